@@ -103,13 +103,13 @@ class TensorParallelAlone(OtherAgreement):
 
 
 class _PoolByPool(Agreement):
-    def __init__(self, groups: Mapping[str, Group], order: Sequence[Pool]) -> None:
+    def __init__(self, groups: Mapping[str, Group], order: Sequence[str]) -> None:
         super().__init__(groups)
         self._order = order
 
     def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
-        names = sorted(pages, key=lambda name: self._order.index(Pool(name)))
-        return {name: self.least({name: pages[name]}, f"completed {Pool(name).value}")[name] for name in names}
+        names = sorted(pages, key=self._order.index)
+        return {name: self.least({name: pages[name]}, f"completed {name}")[name] for name in names}
 
 
 class _KvAlone(Agreement):
@@ -133,8 +133,8 @@ class PoolByPool(OtherAgreement):
     """Agrees on what has come with a reduction for each pool, in the order of the dictionary of capacities."""
 
     def agreement(self, config: CacheConfig, groups: Mapping[str, Group]) -> Agreement:
-        order = [COMPONENT_POOL[Component(name)] for name in config.capacity_tokens]
-        return _PoolByPool(groups, [*order, *map(Pool, config.sidecars)])
+        order = [COMPONENT_POOL[Component(name)].value for name in config.capacity_tokens]
+        return _PoolByPool(groups, [*order, *config.sidecars])
 
 
 class SidecarsOnTheirOwn(OtherAgreement):
@@ -202,7 +202,7 @@ class EveryRankWrites(ReferenceAdapter):
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         names = StorageKeys.of(config) if config.storage else None
-        everything = names and replace(names, written=frozenset(Pool))
+        everything = names and replace(names, written=frozenset(names.shards))
         with patch.object(StorageKeys, "of", lambda _: everything):
             super().__init__(config, groups)
 
