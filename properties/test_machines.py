@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
@@ -31,10 +32,12 @@ NEEDS = {
     Component.SWA.value: frozenset({Capability.SWA}),
     Component.MAMBA.value: frozenset({Capability.MAMBA}),
     Pool.INDEXER.value: frozenset({Capability.INDEXER}),
+    **dict.fromkeys(OTHER_SIDECARS, frozenset({Capability.SIDECARS})),
 }
 COMBINATIONS = [
     (("full",), ()),
     (("full",), ("indexer",)),
+    (("full",), (DRAFT, EXPERTS)),
     (("full", "swa"), ()),
     (("full", "mamba"), ()),
     (("full", "swa", "mamba"), ("indexer",)),
