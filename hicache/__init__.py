@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Topology,
         WritePolicy,
     )
+    from hicache.config_mapping import config_to_mapping, read_config
     from hicache.errors import HiCacheError
     from hicache.parallel.torch_group import open_groups
     from hicache.request import Request, RequestManager
@@ -54,6 +55,7 @@ _MODULES = {
         "Topology",
         "WritePolicy",
     ),
+    "hicache.config_mapping": ("config_to_mapping", "read_config"),
     "hicache.errors": ("HiCacheError",),
     "hicache.parallel.torch_group": ("open_groups",),
     "hicache.request": ("Request", "RequestManager"),
@@ -87,8 +89,10 @@ __all__ = [
     "UnifiedRadixCache",
     "WritePolicy",
     "__version__",
+    "config_to_mapping",
     "open_cache",
     "open_groups",
+    "read_config",
 ]
 
 

@@ -591,7 +591,10 @@ def _table_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse_yaml(text: str) -> Any:
-    import yaml
+    try:
+        import yaml
+    except ImportError:
+        raise ValueError("YAML needs pyyaml: pip install 'hicache[yaml]'") from None
 
     class Loader(yaml.SafeLoader):
         def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

@@ -80,6 +80,7 @@ class Capability(str, Enum):
     DEADLINES = "a backend that does not answer within `StorageConfig.answer_timeout_s` is abandoned"
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
+    CONFIG_FILES = "a whole configuration in JSON, TOML or YAML: `read_config`, `config_table`"
     STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"
     HELD = "threads of transfers can be held: `hold_transfers`, `release_transfers`"
     LAYER_WAITS = "a reader can wait for a layer of a load: `wait_layer`"
@@ -528,6 +529,23 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         hash by design does not declare it, or departs from SEC-2.
         """
         raise NotImplementedError(f"{cls.__name__} declares a capability that needs colliding(), which it lacks")
+
+    @classmethod
+    def read_config(cls, source: str) -> CacheConfig:
+        """Read a whole configuration: a JSON string, or @file in JSON, TOML or YAML.
+
+        Raises an error that names an unknown key and the known one that is most like it, or the key of a wrong value
+        and the value.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a capability that needs read_config(), which it lacks")
+
+    @classmethod
+    def config_table(cls, config: CacheConfig) -> Mapping[str, Any]:
+        """What a file says for a configuration: tables, lists, numbers, bools and text, as JSON, TOML and YAML have.
+
+        Any table in it with the name `options` is a storage backend's own, and has any keys.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a capability that needs config_table(), which it lacks")
 
     def page_hashes(self, key: Key) -> Sequence[str]:
         """The hash of each whole page of a key, as hex."""

@@ -40,7 +40,10 @@ def run_python(folder: Path, *arguments: str) -> str:
 
 # The names that `import hicache` shows, and what can be imported where torch is not.
 
-WITHOUT_TORCH = ("hicache", "hicache.config", "hicache.keys", "hicache.types", "hicache.errors", "hicache.clock")
+WITHOUT_TORCH = (
+    *("hicache", "hicache.config", "hicache.config_mapping", "hicache.keys", "hicache.types", "hicache.errors"),
+    "hicache.clock",
+)
 PACKAGES_WITHOUT_TORCH = ("hicache.tree", "hicache.components")
 
 

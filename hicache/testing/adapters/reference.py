@@ -19,6 +19,7 @@ from hicache.cache import HostTier, UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, read_extra_config
+from hicache.config_mapping import config_to_mapping, read_config
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.torch_group import open_groups
@@ -127,6 +128,14 @@ class ReferenceAdapter(CacheAdapter):
     @classmethod
     def extra_config(cls, source: str) -> Mapping[str, Any]:
         return asdict(read_extra_config(source))
+
+    @classmethod
+    def read_config(cls, source: str) -> CacheConfig:
+        return read_config(source)
+
+    @classmethod
+    def config_table(cls, config: CacheConfig) -> Mapping[str, Any]:
+        return config_to_mapping(config)
 
     # Opening.
 

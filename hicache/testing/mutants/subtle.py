@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import wraps
 from types import ModuleType
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from hicache.components import base, component_tree
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree
 from hicache.components.full import FullComponent
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, HostConfig, StorageConfig, Topology, read_table
 from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
 from hicache.metrics import Counters
 from hicache.parallel.group import Group
@@ -456,6 +457,31 @@ class CopiesAfterAReset(OtherParts):
     parts = ((queue, "TransferQueue", _EndsAtOnce),)
 
 
+class IgnoresUnknownKeys(ReferenceAdapter):
+    """A key that no field has is passed over below the top level, and the default holds."""
+
+    @classmethod
+    def read_config(cls, source: str) -> CacheConfig:
+        table = read_table(source)
+        known = {name: {one.name for one in fields(kind)} for name, kind in PARTS.items()}
+        for name in known.keys() & table.keys():
+            part = table[name]
+            table[name] = {key: part[key] for key in part if key in known[name]} if isinstance(part, dict) else part
+        return super().read_config(json.dumps(table))
+
+
+class WritesNoBackend(ReferenceAdapter):
+    """What is written of a configuration lacks the I/O backend, so that the default is read."""
+
+    @classmethod
+    def config_table(cls, config: CacheConfig) -> Mapping[str, Any]:
+        table = dict(super().config_table(config))
+        host = {name: value for name, value in table.get("host", {}).items() if name != "io_backend"}
+        return table | ({"host": host} if host else {})
+
+
+PARTS = {"host": HostConfig, "storage": StorageConfig, "topology": Topology}
+
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
 PREFETCH, LOAD, REQUEST_LOADS = "test_prefetch.py::", "test_load_back.py::", "test_request_loads.py::"
 SPLIT, TIERS, EVICT = "test_split.py::", "test_evict_tiers.py::", "test_evict.py::"
@@ -684,5 +710,21 @@ ROWS = (
         adapter=CopiesAfterAReset,
         test="test_reset.py::test_a_load_that_a_reset_meets_changes_nothing_after_it",
         told="REQ-3",
+    ),
+    Row(
+        slug="ignores-unknown-keys",
+        source="ours",
+        clauses=("CONF-7",),
+        adapter=IgnoresUnknownKeys,
+        test="test_config_files.py::test_an_unknown_key_is_refused_with_the_one_most_like_it",
+        told=r"CONF-7: topology\.",
+    ),
+    Row(
+        slug="writes-no-io-backend",
+        source="ours",
+        clauses=("CONF-6",),
+        adapter=WritesNoBackend,
+        test="test_config_files.py::test_what_is_written_is_read_as_an_equal_configuration",
+        told="CONF-6",
     ),
 )

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from hicache.testing.plugin.tags import SUITES
 
-SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
+SHARED = (
+    *("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.config_mapping"),
+    "hicache.parallel.group",
+)
 GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 CACHE = ("hicache.cache", "hicache.request", "hicache.runtime", "hicache.verbs")
 CORE = (
@@ -42,6 +45,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache": (*CORE,),
     "hicache.config": (*GROUND, "tomli", "yaml"),
+    "hicache.config_mapping": (*GROUND,),
     "hicache.tree": (*GROUND, "numpy"),
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),

@@ -65,6 +65,16 @@ def test_every_module_of_the_core_can_be_imported() -> None:
         import_module(name)
 
 
+def test_a_file_in_yaml_names_the_extra(tmp_path: Path) -> None:
+    assert find_spec("yaml") is None, "pyyaml is installed: the test proves nothing"
+    path = tmp_path / "cache.yaml"
+    path.write_text("capacity_tokens: {full: 16}", encoding="utf-8")
+    with pytest.raises(hicache.HiCacheError) as refusal:
+        hicache.read_config(f"@{path}")
+    expected = f"{path}: YAML needs pyyaml: pip install 'hicache[yaml]'"
+    assert str(refusal.value) == expected, f"expected {expected!r}, got {str(refusal.value)!r}"
+
+
 def test_the_plugin_is_registered_for_pytest() -> None:
     found = [one.value for one in entry_points(group="pytest11", name="hicache")]
     assert found == ["hicache.testing.plugin.hooks"], f"expected the plugin's module, found {found}"
