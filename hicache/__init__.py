@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hicache.config_mapping import config_to_mapping, read_config
     from hicache.errors import HiCacheError
     from hicache.parallel.torch_group import open_groups
+    from hicache.prometheus import CacheMetrics
     from hicache.request import Request, RequestManager
     from hicache.types import (
         EvictResult,
@@ -58,6 +59,7 @@ _MODULES = {
     "hicache.config_mapping": ("config_to_mapping", "read_config"),
     "hicache.errors": ("HiCacheError",),
     "hicache.parallel.torch_group": ("open_groups",),
+    "hicache.prometheus": ("CacheMetrics",),
     "hicache.request": ("Request", "RequestManager"),
     "hicache.types": ("EvictResult", "InsertResult", "LoadBack", "MatchResult", "Namespace", "Sizes", "StopPolicy"),
 }
@@ -66,6 +68,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "BufferShape",
     "CacheConfig",
+    "CacheMetrics",
     "EvictResult",
     "EvictionPolicy",
     "ExecutorKind",

@@ -34,6 +34,7 @@ from hicache.parallel.mesh import AXES
 from hicache.pools.copy import LayerOrder, PoolCopier, copy_method
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools, require_device, runtime_for
+from hicache.prometheus import CacheMetrics
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
 from hicache.storage.keys import StorageKeys
@@ -105,7 +106,8 @@ class HostTier:
 class Resources:
     """What a cache has from its opening to its end, whatever becomes of its tree.
 
-    `worker`: calls the storage backend. Without the tier below, `host_pools` and `worker` are None.
+    `worker`: calls the storage backend. Without the tier below, `host_pools` and `worker` are None. `metrics`: exposes
+    what the cache does, or None.
     """
 
     config: CacheConfig
@@ -117,6 +119,7 @@ class Resources:
     pools: DevicePools
     host_pools: HostPools | None
     worker: StorageWorker | None
+    metrics: CacheMetrics | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +231,20 @@ class UnifiedRadixCache:
         runtime: Runtime | None = None,
         agreement: Agreement = ALONE,
         tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
+        metrics: CacheMetrics | None = None,
     ) -> UnifiedRadixCache:
         """Open an empty cache: allocate its pools, pin host memory, open executors and the storage backend.
 
         `runtime`: executors, backend and time, if not those that the configuration names. `tensors`: by pool, the
-        device tensors that the caller owns, as PoolBuffers takes them; the cache allocates the others.
+        device tensors that the caller owns, as PoolBuffers takes them; the cache allocates the others. `metrics`:
+        exposes what the cache does until it is closed.
         """
         # First of all: the other ranks would wait for a rank that fails before it.
         config = agreed_config(config, agreement)
         require_device(config.device)
         runtime, specs = runtime or Runtime.of(config), pool_specs(config)
+        if metrics is not None:
+            runtime = replace(runtime, open_backend=metrics.measured_backend(runtime.open_backend, config))
         with ExitStack() as opened:
             opened.enter_context(_memory_of(config))
             pools = DevicePools(config, specs, tensors)
@@ -248,13 +255,16 @@ class UnifiedRadixCache:
                 host_pools.pin(runtime_for(config.device))
                 worker = StorageWorker(host_pools, StorageKeys.of(config).written) if config.storage else None
             events, counters, liveness = EventLog(config.events), Counters(), Liveness()
-            kept = Resources(config, runtime, agreement, events, counters, liveness, pools, host_pools, worker)
+            kept = Resources(config, runtime, agreement, events, counters, liveness, pools, host_pools, worker, metrics)
             tiers = Tiers.over(kept, opened)
             if tiers.storage is not None:
                 # Not by `attach_storage`: all ranks agree whether each has opened its backend when all of it is open.
                 tiers.storage.open()
             opened.pop_all()
-        return cls(kept, tiers)
+        cache = cls(kept, tiers)
+        if metrics is not None:
+            metrics.add(cache)
+        return cache
 
     # Keys.
 
@@ -288,11 +298,20 @@ class UnifiedRadixCache:
                 self.host.backups.note_use(found.anchor)
             if self.storage is not None and self.storage.worker.is_attached:
                 self.storage.writer.note_use(found.best)
+        slots, on_host = (
+            self._slots_of(found.path[: found.anchor_steps]),
+            self._host_hit(self.tree.components[FULL], found),
+        )
+        if not chunked:
+            asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
+            self.counters.tokens_matched_device += len(slots)
+            self.counters.tokens_matched_host += on_host
+            self.counters.tokens_missed += asked - len(slots) - on_host
         return MatchResult(
-            device_indices=self._slots_of(found.path[: found.anchor_steps]),
+            device_indices=slots,
             device_anchor=found.anchor,
             best_match=found.best,
-            host_hit_length=self._host_hit(self.tree.components[FULL], found),
+            host_hit_length=on_host,
             component_host_hit_lengths=self._host_hits(found),
             branching_seqlen=self._branching_seqlen(found),
         )
@@ -663,6 +682,9 @@ class UnifiedRadixCache:
         Memory that a backend may be using, because it does not answer, is given back when it answers.
         """
         with self.turn.taken("close") as was_interrupted, ExitStack() as closing:
+            if self._kept.metrics is not None:
+                # Entered first, so that it is called last: what the end of the tiers counts is exposed too.
+                closing.callback(self._kept.metrics.remove, self)
             if self.host is not None:
                 if self.storage is None:
                     closing.callback(self.host.pools.close)
@@ -820,6 +842,7 @@ def open_cache(
     *,
     groups: Mapping[str, Group] | None = None,
     tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
+    metrics: CacheMetrics | None = None,
     **changes: Any,
 ) -> UnifiedRadixCache:
     """Open an empty cache. The cache is a context manager that closes itself.
@@ -827,17 +850,22 @@ def open_cache(
     `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens`
     may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree, as open_groups
     makes them for the same topology: each opens its cache, and opening succeeds on all ranks or on none; then RankError
-    names the rank that failed. `tensors`: see UnifiedRadixCache.open. Raises ConfigurationError, naming the field and
+    names the rank that failed. `tensors`: see UnifiedRadixCache.open. `metrics`: a CacheMetrics, which exposes to
+    Prometheus what the cache and its collectives do. Raises ConfigurationError, naming the field and
     its value, for what cannot be served.
     """
     config = _configured(config, changes)
     for name, table in {"groups": groups, "tensors": tensors}.items():
         if table is not None and not isinstance(table, Mapping):
             raise ConfigurationError(f"{name} must be a table or None, got {table!r}")
+    if metrics is not None and not isinstance(metrics, CacheMetrics):
+        raise ConfigurationError(f"metrics must be a CacheMetrics or None, got {metrics!r}")
     _check_groups(config.topology, groups or {})
-    agreement = Agreement(groups or {})
+    agreement = Agreement(metrics.measured_groups(groups or {}, config.topology) if metrics else groups or {})
     return agreement.together(
-        lambda: UnifiedRadixCache.open(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
+        lambda: UnifiedRadixCache.open(config, agreement=agreement, tensors=tensors, metrics=metrics),
+        UnifiedRadixCache.close,
+        "open",
     )
 
 

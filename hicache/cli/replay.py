@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOST_PANEL = "Host tier"
 _STORAGE_PANEL = "Storage tier"
+_METRICS_PANEL = "Metrics"
 
 TraceFile = Annotated[
     Path | None,
@@ -98,6 +99,25 @@ RestartAt = Annotated[
 ]
 
 
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="File for the metrics at the end, in Prometheus's text format. Needs hicache\\[metrics].",
+        rich_help_panel=_METRICS_PANEL,
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="Port on 127.0.0.1 that serves the metrics during the replay. 0: any free one.",
+        rich_help_panel=_METRICS_PANEL,
+    ),
+]
+
+
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     trace: TraceFile = None,
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
@@ -119,6 +139,8 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     check_every: Annotated[int, typer.Option(help="Check the whole cache every N requests. 0: at the end.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines and count them.")] = False,
+    metrics_file: MetricsFile = None,
+    metrics_port: MetricsPort = None,
     report: Annotated[Path, typer.Option(help="Folder for replay.html and its data.")] = Path("reports/replay"),
 ) -> None:
     """Replay a trace on a cache. Report evictions, latencies, and hits per tier, compared with LRU and the optimum.
@@ -128,6 +150,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     - 1: the cache violated an invariant, which the message names.
     - 2: the cache cannot be opened, or the trace cannot be read.
     """
+    from hicache.cli.exposition import exposed
     from hicache.cli.replay_view import replay_with_progress
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import SHIPPED_TRACE, Trace
@@ -145,8 +168,8 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
             storage=StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at) if storage else None,
         )
-        cache = _prepared(adapter, report)
-        outcome = replay_with_progress(console, requests, cache, settings)
+        with exposed(_prepared(adapter, report), metrics_file, metrics_port) as cache:
+            outcome = replay_with_progress(console, requests, cache, settings)
     _report(console, outcome, report)
 
 

@@ -332,6 +332,11 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         return cls
 
     @classmethod
+    def measured(cls, metrics: Any) -> type[CacheAdapter] | None:  # noqa: ARG003 - see ARG002
+        """The class whose caches a `hicache.CacheMetrics` exposes; None: what the cache does is not exposed."""
+        return None
+
+    @classmethod
     def on_model(cls, order: int) -> type[CacheAdapter] | None:  # noqa: ARG003 - see ARG002
         """The class whose CUDA devices are those of `hicache.testing.cuda_model`; None: it has none.
 

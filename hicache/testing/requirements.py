@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "pytest", "pytest_benchmark", "xdist", "rich", "typer")
+LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "pytest", "pytest_benchmark", "xdist", "yaml", "rich", "typer")
 """By the name that each is imported under, in the order of the extra in pyproject.toml."""
 
 OLDEST_TRANSFORMERS, BEFORE_TRANSFORMERS = "5.19", "6"

@@ -159,6 +159,7 @@ class PrefetchManager:
         )
         self._under_way.append(operation)
         self._awaited.add(operation)
+        self._tree.counters.prefetches_started += 1
         operation.job = self._queue.add(self._requests.query(operation.hashes, self._part_ends(wanted), anchor))
         return operation
 
@@ -182,6 +183,7 @@ class PrefetchManager:
         self._require_awaited(operation)
         self._awaited.remove(operation)
         if not operation.has_ended:
+            self._tree.counters.prefetches_aborted += 1
             self._end(operation)
 
     def note_host_copy(self, node: Node) -> None:
@@ -201,12 +203,14 @@ class PrefetchManager:
             if operation.has_ended:
                 self._free(operation)
             else:
+                self._tree.counters.prefetches_dropped += 1
                 self._end(operation)
 
     def abandon(self, quarantine: Quarantine) -> None:
         """Storage does not answer: end everything with nothing, and hand over the pages that it may still write to."""
         for operation in self.under_way:
             if not operation.has_ended:
+                self._tree.counters.prefetches_dropped += 1
                 self._end(operation)
             if operation.job is not None and operation in self._under_way:
                 self._under_way.remove(operation)
@@ -259,7 +263,7 @@ class PrefetchManager:
         if operation.ends:
             self._read(operation, operation.ends[0] - operation.came)
         else:
-            self._end(operation)
+            self._complete(operation)
 
     def _query(self, operation: PrefetchOperation, length: int) -> None:
         """Ask how much of a part storage has. Goes on with the next one below the threshold, or after MAX_QUERIES."""
@@ -315,7 +319,7 @@ class PrefetchManager:
         if len(operation.ends) > 1 and self._move_anchor(operation, best):
             self._begin_part(operation, operation.ends[1:])
         else:
-            self._end(operation)
+            self._complete(operation)
 
     def _insert(self, operation: PrefetchOperation, length: int) -> Node:
         """Insert so many pages of what came into the tree; returns the best match by then."""
@@ -346,9 +350,18 @@ class PrefetchManager:
         operation.anchor, operation.hashes = best, operation.hashes[brought:]
         return self._backups.back_up_path(best)
 
+    def _complete(self, operation: PrefetchOperation) -> None:
+        """Nothing more can be had: end, and count whether it brought something."""
+        if operation.came:
+            self._tree.counters.prefetches_completed += 1
+        else:
+            self._tree.counters.prefetches_missed += 1
+        self._end(operation)
+
     def _end(self, operation: PrefetchOperation) -> None:
         """End with what it has brought. Pages that storage still writes to are freed when the read job has ended."""
         operation.has_ended = True
+        self._tree.counters.tokens_prefetched += operation.came * self._page_size
         self._unpin(operation.pin)
         if operation.job is None or self._queue.stop(operation.job):
             self._free(operation)

@@ -156,6 +156,11 @@ class StorageWorker:
         """How many calls of backends raised, or gave what is no answer."""
         return sum(self._errors.values())
 
+    @property
+    def errors_by_verb(self) -> dict[str, int]:
+        """The same by the verb of the backend."""
+        return dict(self._errors)
+
     def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
         """Register the host pools with a backend: the size of their pages, and their memory.
 

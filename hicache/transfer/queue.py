@@ -36,6 +36,11 @@ class TransferQueue(Generic[JobT]):
         """The jobs that run, or have ended and were not taken, the oldest first."""
         return list(self._running.values())
 
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many jobs wait, and how many run or have ended and were not taken. Any thread may ask."""
+        return len(self._waiting), len(self._running)
+
     def add(self, job: JobT) -> JobT:
         """Let a job wait for the next start."""
         self.started += 1
@@ -232,6 +237,10 @@ class HybridCacheController(Generic[TransferT]):
         """The transfers that run or wait."""
         running = [transfer for jobs in self._running.values() for _, transfers in jobs for transfer in transfers]
         return running + [transfer for queue in self._queued.values() for transfer in queue]
+
+    def lengths(self, kind: TransferKind) -> tuple[int, int]:
+        """How many transfers of one direction wait for the next start, and how many jobs run. Any thread may ask."""
+        return len(self._queued[kind]), len(self._running[kind])
 
     def layers_done(self, transfer: TransferT) -> int:
         """How many layers of the stack have arrived, of a transfer under way."""

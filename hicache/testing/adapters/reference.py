@@ -24,6 +24,7 @@ from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.torch_group import open_groups
 from hicache.pools.allocator import PageAllocator
+from hicache.prometheus import CacheMetrics
 from hicache.request import Request, RequestManager
 from hicache.runtime import Runtime, open_copies
 from hicache.stacks import layer_order
@@ -79,12 +80,14 @@ Adapter = TypeVar("Adapter", bound="ReferenceAdapter")
 class ReferenceAdapter(CacheAdapter):
     """The reference cache, which has every capability of a tree: three tiers, on one rank and on several.
 
-    `max_pause_s`: the longest that a thread is delayed before each run, at random. `clock`: the time of the cache.
+    `max_pause_s`: the longest that a thread is delayed before each run, at random. `metrics`: what exposes its caches.
+    `clock`: the time of the cache.
     """
 
     interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.TABLES}
     max_pause_s: ClassVar[float] = 0.0
+    metrics: ClassVar[CacheMetrics | None] = None
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         self.clock = VirtualClock()
@@ -119,6 +122,11 @@ class ReferenceAdapter(CacheAdapter):
         return delayed
 
     @classmethod
+    def measured(cls, metrics: Any) -> type[CacheAdapter]:
+        measured: type[CacheAdapter] = type(cls.__name__, (cls,), {"__module__": cls.__module__, "metrics": metrics})
+        return measured
+
+    @classmethod
     def on_model(cls, order: int) -> type[CacheAdapter] | None:
         # Imported here because it is a subclass of this one.
         from hicache.testing.adapters.modelled import ModelledReference
@@ -142,7 +150,9 @@ class ReferenceAdapter(CacheAdapter):
     def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
         runtime = Runtime(self._open_copies, self._open_storage, self._open_backend, self.clock)
         return agreement.together(
-            lambda: UnifiedRadixCache.open(self._config, runtime, agreement), UnifiedRadixCache.close, "open"
+            lambda: UnifiedRadixCache.open(self._config, runtime, agreement, metrics=self.metrics),
+            UnifiedRadixCache.close,
+            "open",
         )
 
     def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:

@@ -15,7 +15,7 @@ SHARED = (
     "hicache.parallel.group",
 )
 GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
-CACHE = ("hicache.cache", "hicache.request", "hicache.runtime", "hicache.verbs")
+CACHE = ("hicache.cache", "hicache.prometheus", "hicache.request", "hicache.runtime", "hicache.verbs")
 CORE = (
     *GROUND,
     "hicache.tree",
@@ -73,6 +73,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         ),
     ),
     **dict.fromkeys(CACHE, (*CORE, "numpy", "torch")),
+    "hicache.prometheus": (*CORE, "prometheus_client"),
     "hicache.testing": (
         *SHARED,
         "hicache.storage",
@@ -101,8 +102,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "hicache.testing.adapters.storage_lmcache": (*SHARED, "hicache.storage"),
     "hicache.__main__": ("hicache.cli",),
+    "hicache.cli.exposition": ("hicache", "typer", "rich", "prometheus_client"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
+    "hicache.tests.test_metrics": ("hicache", "numpy", "pytest", "typer", "prometheus_client"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
     "hicache.tests.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),

@@ -75,6 +75,14 @@ def test_a_file_in_yaml_names_the_extra(tmp_path: Path) -> None:
     assert str(refusal.value) == expected, f"expected {expected!r}, got {str(refusal.value)!r}"
 
 
+def test_metrics_name_the_extra() -> None:
+    assert find_spec("prometheus_client") is None, "prometheus-client is installed: the test proves nothing"
+    with pytest.raises(hicache.HiCacheError) as refusal:
+        hicache.CacheMetrics()
+    expected = "metrics need prometheus-client: pip install 'hicache[metrics]'"
+    assert str(refusal.value) == expected, f"expected {expected!r}, got {str(refusal.value)!r}"
+
+
 def test_the_plugin_is_registered_for_pytest() -> None:
     found = [one.value for one in entry_points(group="pytest11", name="hicache")]
     assert found == ["hicache.testing.plugin.hooks"], f"expected the plugin's module, found {found}"

@@ -25,7 +25,7 @@ CLAUSES_BY_SECTION = {
     "STORE": 15,
     "FETCH": 10,
     "RANK": 8,
-    "CONF": 5,
+    "CONF": 7,
     "REQ": 7,
     "FLOW": 13,
     "EVENT": 2,

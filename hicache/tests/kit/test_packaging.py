@@ -22,11 +22,16 @@ ROOT = Path(__file__).parents[3]
 TABLE: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")
 PROJECT, SETUPTOOLS = TABLE["project"], TABLE["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
-IMPORTED_AS = {"pyyaml": "yaml", "pytest-benchmark": "pytest_benchmark", "pytest-xdist": "xdist"}
+IMPORTED_AS = {
+    "prometheus-client": "prometheus_client",
+    "pyyaml": "yaml",
+    "pytest-benchmark": "pytest_benchmark",
+    "pytest-xdist": "xdist",
+}
 """Libraries by the name that they are installed under, where it is not the one that they are imported under."""
 
 KIT = ("testing", "tests", "cli")
-OF_THE_CACHE = ("yaml",)
+OF_THE_CACHE = ("metrics", "yaml")
 """The extras of the cache itself. The others are those of the kit."""
 
 

@@ -1,0 +1,354 @@
+"""CacheMetrics: what the caches of a process do, in a registry of prometheus_client, labelled by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hicache.clock import Clock, WallClock
+from hicache.config import CacheConfig, Topology
+from hicache.errors import ConfigurationError
+from hicache.parallel.group import Group, Reduction
+from hicache.storage.base import Pieces, PoolQuery, StorageBackend
+from hicache.storage.wrappers import StorageWrapper
+from hicache.types import Component, Tier, TransferKind
+
+if TYPE_CHECKING:
+    from hicache.cache import UnifiedRadixCache
+
+T = TypeVar("T")
+Sample = tuple[tuple[str, ...], float]
+"""The values of a metric's own labels, and the number."""
+
+RANK = ("tp_rank", "cp_rank", "pp_rank", "dp_rank")
+"""The first labels of every metric."""
+
+BUCKETS_S = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
+"""Upper bounds of the histograms, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `kind`: counter, gauge or histogram. `labels`: beside those of RANK. `read`: its samples of a cache.
+
+    Histograms are observed while a call runs, and have no `read`. The name of a counter is exposed with `_total`.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    read: Callable[[UnifiedRadixCache], Iterator[Sample]] | None
+
+
+def _match_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    yield (Tier.DEVICE.value,), cache.counters.tokens_matched_device
+    yield (Tier.HOST.value,), cache.counters.tokens_matched_host
+    yield ("none",), cache.counters.tokens_missed
+
+
+def _prefetch_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    yield (), cache.counters.tokens_prefetched
+
+
+def _bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    counters = cache.counters
+    yield ("backup",), counters.bytes_backed_up
+    yield ("load",), counters.bytes_loaded
+    yield ("store",), counters.bytes_stored
+    yield ("prefetch",), counters.bytes_prefetched
+
+
+def _evictions(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    yield (Tier.DEVICE.value,), cache.counters.device_evictions
+    yield (Tier.HOST.value,), cache.counters.host_evictions
+
+
+def _prefetches(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    counters, storage = cache.counters, cache.config.storage
+    if storage is not None:
+        yield ("complete",), counters.prefetches_completed
+        yield (storage.stop_policy.value,), counters.prefetches_cut
+        yield ("miss",), counters.prefetches_missed
+        yield ("abort",), counters.prefetches_aborted
+        yield ("drop",), counters.prefetches_dropped
+        yield ("limit",), counters.prefetches_limited
+
+
+def _refused(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    yield ("backup",), cache.counters.backups_refused
+    yield ("store",), cache.counters.stores_failed
+
+
+def _storage_errors(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    if cache.storage is not None:
+        for verb, errors in cache.storage.worker.errors_by_verb.items():
+            yield (cache.storage.name, verb), errors
+
+
+def _abandoned(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    if cache.storage is not None:
+        yield (cache.storage.name,), len(cache.liveness.abandoned)
+
+
+def _queues(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    lengths: dict[str, tuple[int, int]] = {}
+    if cache.host is not None:
+        lengths |= {kind.value: cache.host.controller.lengths(kind) for kind in TransferKind}
+    if cache.storage is not None:
+        lengths |= {"storage_read": cache.storage.reads.lengths, "storage_write": cache.storage.writes.lengths}
+    for queue, (waiting, running) in lengths.items():
+        yield (queue, "waiting"), waiting
+        yield (queue, "running"), running
+
+
+def _slots(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    tiers: list[tuple[Tier, Any]] = [(Tier.DEVICE, cache.pools)]
+    tiers += [(Tier.HOST, cache.host.pools)] if cache.host is not None else []
+    for tier, pools in tiers:
+        for component in cache.config.components:
+            allocator = pools.allocators[component]
+            unit = 1 if component == Component.MAMBA else cache.config.page_size
+            yield (tier.value, component, "free"), allocator.free_pages * unit
+            yield (tier.value, component, "used"), (allocator.capacity_pages - allocator.free_pages) * unit
+
+
+METRICS = (
+    Metric(
+        "hicache_match_tokens",
+        "counter",
+        ("tier",),
+        "Tokens of matched keys by the tier on which they were found: device, host, or none.",
+        _match_tokens,
+    ),
+    Metric(
+        "hicache_prefetch_tokens",
+        "counter",
+        (),
+        "Tokens that prefetches brought from storage; a later match finds them on the host.",
+        _prefetch_tokens,
+    ),
+    Metric(
+        "hicache_bytes",
+        "counter",
+        ("transfer",),
+        "Bytes moved by transfers that ended well: backup, load, store, prefetch.",
+        _bytes,
+    ),
+    Metric("hicache_evictions", "counter", ("tier",), "Nodes evicted from the device and from the host.", _evictions),
+    Metric(
+        "hicache_prefetches",
+        "counter",
+        ("reason",),
+        "Prefetches by why they stopped: complete, the stop policy that cut them, miss, abort, drop, or limit.",
+        _prefetches,
+    ),
+    Metric(
+        "hicache_refused",
+        "counter",
+        ("transfer",),
+        "Backups refused for lack of host space, and nodes that storage did not take.",
+        _refused,
+    ),
+    Metric(
+        "hicache_storage_errors",
+        "counter",
+        ("backend", "verb"),
+        "Calls of the storage backend that raised, or gave what is no answer.",
+        _storage_errors,
+    ),
+    Metric(
+        "hicache_storage_abandoned",
+        "counter",
+        ("backend",),
+        "How often the storage backend was abandoned, because it did not answer in time.",
+        _abandoned,
+    ),
+    Metric(
+        "hicache_queue_jobs",
+        "gauge",
+        ("queue", "state"),
+        "Transfers and storage requests that wait, and those that run.",
+        _queues,
+    ),
+    Metric(
+        "hicache_slots",
+        "gauge",
+        ("tier", "component", "state"),
+        "Slots of a component in tokens (states for mamba), free and used.",
+        _slots,
+    ),
+    Metric("hicache_storage_seconds", "histogram", ("backend", "verb"), "Seconds of calls of the backend.", None),
+    Metric(
+        "hicache_collective_seconds", "histogram", ("axis", "purpose"), "Seconds of collectives of the ranks.", None
+    ),
+)
+
+
+class CacheMetrics:
+    """A collector of the metrics in METRICS, for all caches that are opened with it.
+
+    Counters and gauges are read from the open caches when they are scraped, on the thread that scrapes. Counters keep
+    what closed caches have counted. `registry`: None for the registry of the process. `clock`: of the histograms.
+    Raises ConfigurationError without prometheus-client, and for a registry that has such a collector already.
+    """
+
+    def __init__(self, registry: Any = None, clock: Clock | None = None) -> None:
+        try:
+            import prometheus_client
+            from prometheus_client import metrics_core
+        except ImportError:
+            raise ConfigurationError("metrics need prometheus-client: pip install 'hicache[metrics]'") from None
+        self.registry = prometheus_client.REGISTRY if registry is None else registry
+        self._clock = clock or WallClock()
+        self._families = {"counter": metrics_core.CounterMetricFamily, "gauge": metrics_core.GaugeMetricFamily}
+        self._histograms = {
+            one.name: prometheus_client.Histogram(
+                one.name, one.help, (*RANK, *one.labels), registry=None, buckets=BUCKETS_S
+            )
+            for one in METRICS
+            if one.read is None
+        }
+        # Replaced as a whole, so that a scrape by another thread sees either all of a change or nothing of it.
+        self._state: tuple[Mapping[tuple[str, tuple[str, ...]], float], tuple[UnifiedRadixCache, ...]] = ({}, ())
+        try:
+            self.registry.register(self)
+        except ValueError as error:
+            raise ConfigurationError(f"one CacheMetrics serves all caches of a registry: {error}") from error
+
+    # What a cache calls.
+
+    def add(self, cache: UnifiedRadixCache) -> None:
+        """Expose a cache from now on."""
+        closed, caches = self._state
+        self._state = closed, (*caches, cache)
+
+    def remove(self, cache: UnifiedRadixCache) -> None:
+        """The cache is closed: keep what it has counted. A second call has no effect."""
+        closed, caches = self._state
+        others = tuple(one for one in caches if one is not cache)
+        if len(others) == len(caches):
+            return
+        kept = dict(closed)
+        for metric in METRICS:
+            if metric.kind == "counter":
+                _sum_up(kept, metric, cache)
+        self._state = kept, others
+
+    def measured_backend(
+        self, open_backend: Callable[[str], StorageBackend], config: CacheConfig
+    ) -> Callable[[str], StorageBackend]:
+        """What opens a backend whose calls are measured."""
+        if config.storage is None:
+            return open_backend
+        labels = (*_rank(config.topology), config.storage.backend)
+        histogram = self._histograms["hicache_storage_seconds"]
+        timed = _Timed(self._clock, lambda verb: histogram.labels(*labels, verb))
+        return lambda scope: _MeasuredBackend(scope, open_backend(scope), timed)
+
+    def measured_groups(self, groups: Mapping[str, Group], topology: Topology) -> dict[str, Group]:
+        """The groups, whose collectives are measured."""
+        histogram, rank = self._histograms["hicache_collective_seconds"], _rank(topology)
+
+        def measured(axis: str, group: Group) -> Group:
+            return _MeasuredGroup(group, _Timed(self._clock, lambda purpose: histogram.labels(*rank, axis, purpose)))
+
+        return {axis: measured(axis, group) for axis, group in groups.items()}
+
+    # What a registry calls.
+
+    def describe(self) -> Iterator[Any]:
+        """Every metric, without samples."""
+        for metric in METRICS:
+            if metric.kind in self._families:
+                yield self._family(metric)
+        for histogram in self._histograms.values():
+            yield from histogram.describe()
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric, as of now."""
+        closed, caches = self._state
+        for metric in METRICS:
+            if metric.kind not in self._families:
+                yield from self._histograms[metric.name].collect()
+                continue
+            totals = {key: value for key, value in closed.items() if key[0] == metric.name}
+            for cache in caches:
+                _sum_up(totals, metric, cache)
+            family = self._family(metric)
+            for (_, labels), value in totals.items():
+                family.add_metric(labels, value)
+            yield family
+
+    def _family(self, metric: Metric) -> Any:
+        return self._families[metric.kind](metric.name, metric.help, labels=(*RANK, *metric.labels))
+
+
+def _rank(topology: Topology) -> tuple[str, ...]:
+    return tuple(str(getattr(topology, label)) for label in RANK)
+
+
+def _sum_up(totals: dict[tuple[str, tuple[str, ...]], float], metric: Metric, cache: UnifiedRadixCache) -> None:
+    """Add what a cache says of a metric."""
+    assert metric.read is not None, f"{metric.name} is read from a cache"
+    rank = _rank(cache.config.topology)
+    for labels, value in metric.read(cache):
+        key = (metric.name, (*rank, *labels))
+        totals[key] = totals.get(key, 0) + value
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Observes how long calls take, also those that raise. `histogram`: of a call's name."""
+
+    clock: Clock
+    histogram: Callable[[str], Any]
+
+    def __call__(self, name: str, act: Callable[[], T]) -> T:
+        begin_s = self.clock.now()
+        try:
+            return act()
+        finally:
+            self.histogram(name).observe(self.clock.now() - begin_s)
+
+
+class _MeasuredBackend(StorageWrapper):
+    """A backend whose calls are measured."""
+
+    def __init__(self, scope: str, inner: StorageBackend, timed: _Timed) -> None:
+        super().__init__(scope, {"inner": inner})
+        self._timed = timed
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return self._timed("has", lambda: self.inner.has(keys))
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        return self._timed("exists", lambda: self.inner.exists(keys, queries, prefix_keys))
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        return self._timed("get", lambda: self.inner.get(keys, targets, prefix_keys))
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        return self._timed("set", lambda: self.inner.set(keys, sources, prefix_keys))
+
+    def clear(self) -> bool:
+        return self._timed("clear", self.inner.clear)
+
+
+class _MeasuredGroup:
+    """A group whose collectives are measured."""
+
+    def __init__(self, inner: Group, timed: _Timed) -> None:
+        self._inner = inner
+        self._timed = timed
+        self.name, self.rank, self.size = inner.name, inner.rank, inner.size
+
+    def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
+        return self._timed(purpose, lambda: self._inner.reduce(values, reduction, purpose))
+
+    def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
+        return self._timed(purpose, lambda: self._inner.broadcast(values, purpose))
+
+    def barrier(self, purpose: str) -> None:
+        self._timed(purpose, lambda: self._inner.barrier(purpose))
