@@ -45,9 +45,8 @@ class Collected:
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of a metric over the labels that are not given."""
-        return sum(
-            sample.value for sample in self._samples if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        found = [one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()]
+        return float(sum(found))
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """The sums of a metric by one label."""
@@ -232,7 +231,7 @@ class Pair:
 def test_each_collective_is_measured_by_its_purpose(metrics: CacheMetrics) -> None:
     pair: Group = Pair()
     topology = Topology(tp_rank=0, tp_size=2, dp_rank=1, dp_size=2)
-    sizes = {"capacity_tokens": {"full": 8 * PAGE}, "page_size": PAGE, "topology": topology}
+    sizes: dict[str, Any] = {"capacity_tokens": {"full": 8 * PAGE}, "page_size": PAGE, "topology": topology}
     host = HostConfig({"full": 8 * PAGE})
     with open_cache(groups={"tp": pair}, metrics=metrics, host=host, **sizes) as cache:
         insert(cache, 1)
