@@ -304,9 +304,9 @@ class UnifiedRadixCache:
         )
         if not chunked:
             asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
-            self.counters.tokens_matched_device += len(slots)
-            self.counters.tokens_matched_host += on_host
-            self.counters.tokens_missed += asked - len(slots) - on_host
+            self.counters.traffic.tokens_matched_device += len(slots)
+            self.counters.traffic.tokens_matched_host += on_host
+            self.counters.traffic.tokens_missed += asked - len(slots) - on_host
         return MatchResult(
             device_indices=slots,
             device_anchor=found.anchor,

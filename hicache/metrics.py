@@ -1,4 +1,4 @@
-"""Counters of the work that a cache did, the same on every machine; and Liveness, how long its verbs were blocked."""
+"""Counters of the work of a cache, Traffic, the same on every machine; and Liveness, how long verbs were blocked."""
 
 from __future__ import annotations
 
@@ -6,27 +6,44 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Counters:
-    """Running totals since the cache was opened.
+class Traffic:
+    """What came of matches, evictions and prefetches since the cache was opened, whatever work it was.
 
     `tokens_matched_device`, `tokens_matched_host`, `tokens_missed`: of the keys of matches, by where they were found;
-    they sum to the keys' whole pages. A repeated look-up (`chunked`) is not counted.
-    `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
-    `nodes_locked`: lock counts that lock and unlock changed. `candidates_popped`: queue entries that evictions looked
-    at. `states_copied`: by copy-on-write. `bytes_backed_up`, `bytes_loaded`: by transfers that ended well, over all
-    layers and pools. `backups_refused`: for lack of host space. `bytes_stored`, `bytes_prefetched`: written to and read
-    from storage. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
-    tokens under way. `prefetches_started`: those under way, and those that ended in one of these ways.
-    `prefetches_cut`: by the stop policy, before all had come. `prefetches_completed`: all that storage has had come.
+    they sum to the keys' whole pages. A repeated look-up (`chunked`) is not counted. `tokens_prefetched`: that came.
+    `device_evictions`, `host_evictions`: victims, which are nodes. `prefetches_started`: those under way, those that
+    ended in one of the following ways, and those that were cut. `prefetches_completed`: all that storage has had come.
     `prefetches_missed`: storage had too little, or the host no room. `prefetches_aborted`: by the caller.
-    `prefetches_dropped`: by a reset, a close or a backend that does not answer. `tokens_prefetched`: that came.
-    `device_evictions`, `host_evictions`: victims, which are nodes. `storage_errors`: calls of the storage backend that
-    raised, or gave what is no answer, as of the last step.
+    `prefetches_dropped`: by a reset, a close, or a backend that does not answer.
     """
 
     tokens_matched_device: int = 0
     tokens_matched_host: int = 0
     tokens_missed: int = 0
+    tokens_prefetched: int = 0
+    device_evictions: int = 0
+    host_evictions: int = 0
+    prefetches_started: int = 0
+    prefetches_completed: int = 0
+    prefetches_missed: int = 0
+    prefetches_aborted: int = 0
+    prefetches_dropped: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Running totals since the cache was opened.
+
+    `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
+    `nodes_locked`: lock counts that lock and unlock changed. `candidates_popped`: queue entries that evictions looked
+    at. `states_copied`: by copy-on-write. `bytes_backed_up`, `bytes_loaded`: by transfers that ended well, over all
+    layers and pools. `backups_refused`: for lack of host space. `bytes_stored`, `bytes_prefetched`: written to and read
+    from storage. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
+    tokens under way. `prefetches_cut`: by the stop policy, before all had come. `storage_errors`: calls of the
+    storage backend that raised, or gave what is no answer, as of the last step. `traffic`: what came of matches,
+    evictions and prefetches.
+    """
+
     nodes_visited: int = 0
     bytes_compared: int = 0
     pages_hashed: int = 0
@@ -40,16 +57,9 @@ class Counters:
     bytes_prefetched: int = 0
     stores_failed: int = 0
     prefetches_limited: int = 0
-    prefetches_started: int = 0
     prefetches_cut: int = 0
-    prefetches_completed: int = 0
-    prefetches_missed: int = 0
-    prefetches_aborted: int = 0
-    prefetches_dropped: int = 0
-    tokens_prefetched: int = 0
-    device_evictions: int = 0
-    host_evictions: int = 0
     storage_errors: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(slots=True)

@@ -43,13 +43,13 @@ class Metric:
 
 
 def _match_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (Tier.DEVICE.value,), cache.counters.tokens_matched_device
-    yield (Tier.HOST.value,), cache.counters.tokens_matched_host
-    yield ("none",), cache.counters.tokens_missed
+    yield (Tier.DEVICE.value,), cache.counters.traffic.tokens_matched_device
+    yield (Tier.HOST.value,), cache.counters.traffic.tokens_matched_host
+    yield ("none",), cache.counters.traffic.tokens_missed
 
 
 def _prefetch_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (), cache.counters.tokens_prefetched
+    yield (), cache.counters.traffic.tokens_prefetched
 
 
 def _bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
@@ -61,18 +61,18 @@ def _bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
 
 
 def _evictions(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (Tier.DEVICE.value,), cache.counters.device_evictions
-    yield (Tier.HOST.value,), cache.counters.host_evictions
+    yield (Tier.DEVICE.value,), cache.counters.traffic.device_evictions
+    yield (Tier.HOST.value,), cache.counters.traffic.host_evictions
 
 
 def _prefetches(cache: UnifiedRadixCache) -> Iterator[Sample]:
     counters, storage = cache.counters, cache.config.storage
     if storage is not None:
-        yield ("complete",), counters.prefetches_completed
+        yield ("complete",), counters.traffic.prefetches_completed
         yield (storage.stop_policy.value,), counters.prefetches_cut
-        yield ("miss",), counters.prefetches_missed
-        yield ("abort",), counters.prefetches_aborted
-        yield ("drop",), counters.prefetches_dropped
+        yield ("miss",), counters.traffic.prefetches_missed
+        yield ("abort",), counters.traffic.prefetches_aborted
+        yield ("drop",), counters.traffic.prefetches_dropped
         yield ("limit",), counters.prefetches_limited
 
 

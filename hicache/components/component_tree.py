@@ -178,7 +178,7 @@ class ComponentTree:
 
     def evict(self, node: Node, target: TreeComponent) -> None:
         """Evict one victim of a component from the device: a leaf whole, else the component and those after it."""
-        self.counters.device_evictions += 1
+        self.counters.traffic.device_evictions += 1
         if node.device_children or node.device[FULL].lock_ref:
             self._drop_on_device(node, self.components[target.index :])
         elif self.is_on_host(node):
@@ -190,7 +190,7 @@ class ComponentTree:
 
     def evict_host(self, node: Node, target: TreeComponent) -> None:
         """Evict one victim of a component from the host: the node when it is nowhere else, else only that copy."""
-        self.counters.host_evictions += 1
+        self.counters.traffic.host_evictions += 1
         if node.children or node.is_locked or node.device[FULL].value is not None:
             for component in reversed(self.components[target.index :]):
                 component.host.drop(node)

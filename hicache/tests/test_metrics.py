@@ -136,8 +136,8 @@ def test_the_counts_are_those_of_the_cache(metrics: CacheMetrics, tmp_path: Path
     assert evicted, "something was evicted"
     assert before["device"] >= evicted, f"expected at least {evicted} victims on the device, got {before}"
     assert scrape.by("hicache_evictions_total", "tier") == {
-        "device": counters.device_evictions,
-        "host": counters.host_evictions,
+        "device": counters.traffic.device_evictions,
+        "host": counters.traffic.host_evictions,
     }, "evictions by tier"
     moved = {"backup": counters.bytes_backed_up, "load": counters.bytes_loaded}
     moved |= {"store": counters.bytes_stored, "prefetch": counters.bytes_prefetched}
@@ -170,7 +170,7 @@ def test_each_prefetch_stops_for_one_reason(metrics: CacheMetrics, tmp_path: Pat
     reasons = Collected(metrics).by("hicache_prefetches_total", "reason")
     expected = {"complete": 1, "miss": 1, "abort": 1, "drop": 1, "wait_complete": 0, "best_effort": 1, "limit": 1}
     assert reasons == expected, f"expected {expected} of two caches, which are closed by now, got {reasons}"
-    started = counters.prefetches_started + cut.counters.prefetches_started
+    started = counters.traffic.prefetches_started + cut.counters.traffic.prefetches_started
     assert sum(reasons.values()) - reasons["limit"] == started == 5, f"expected {started} that were started, {reasons}"
 
 

@@ -159,7 +159,7 @@ class PrefetchManager:
         )
         self._under_way.append(operation)
         self._awaited.add(operation)
-        self._tree.counters.prefetches_started += 1
+        self._tree.counters.traffic.prefetches_started += 1
         operation.job = self._queue.add(self._requests.query(operation.hashes, self._part_ends(wanted), anchor))
         return operation
 
@@ -183,7 +183,7 @@ class PrefetchManager:
         self._require_awaited(operation)
         self._awaited.remove(operation)
         if not operation.has_ended:
-            self._tree.counters.prefetches_aborted += 1
+            self._tree.counters.traffic.prefetches_aborted += 1
             self._end(operation)
 
     def note_host_copy(self, node: Node) -> None:
@@ -203,14 +203,14 @@ class PrefetchManager:
             if operation.has_ended:
                 self._free(operation)
             else:
-                self._tree.counters.prefetches_dropped += 1
+                self._tree.counters.traffic.prefetches_dropped += 1
                 self._end(operation)
 
     def abandon(self, quarantine: Quarantine) -> None:
         """Storage does not answer: end everything with nothing, and hand over the pages that it may still write to."""
         for operation in self.under_way:
             if not operation.has_ended:
-                self._tree.counters.prefetches_dropped += 1
+                self._tree.counters.traffic.prefetches_dropped += 1
                 self._end(operation)
             if operation.job is not None and operation in self._under_way:
                 self._under_way.remove(operation)
@@ -353,15 +353,15 @@ class PrefetchManager:
     def _complete(self, operation: PrefetchOperation) -> None:
         """Nothing more can be had: end, and count whether it brought something."""
         if operation.came:
-            self._tree.counters.prefetches_completed += 1
+            self._tree.counters.traffic.prefetches_completed += 1
         else:
-            self._tree.counters.prefetches_missed += 1
+            self._tree.counters.traffic.prefetches_missed += 1
         self._end(operation)
 
     def _end(self, operation: PrefetchOperation) -> None:
         """End with what it has brought. Pages that storage still writes to are freed when the read job has ended."""
         operation.has_ended = True
-        self._tree.counters.tokens_prefetched += operation.came * self._page_size
+        self._tree.counters.traffic.tokens_prefetched += operation.came * self._page_size
         self._unpin(operation.pin)
         if operation.job is None or self._queue.stop(operation.job):
             self._free(operation)

@@ -308,7 +308,9 @@ class ReferenceAdapter(CacheAdapter):
         return self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
 
     def counters(self) -> Mapping[str, int]:
-        return asdict(self.cache.counters)
+        counters = asdict(self.cache.counters)
+        del counters["traffic"]  # what came of the work, not how much work it was
+        return counters
 
     def sanity_check(self) -> None:
         check_invariants(self.cache.tree.radix.root)
