@@ -63,7 +63,7 @@ HostExecutor = Annotated[
 StorageBackendName = Annotated[
     str | None,
     typer.Option(
-        help="Backend: memory, file, slotfile, hf3fs or module:Class. Needs --host. Without it: no storage tier.",
+        help="Backend: memory, file, slotfile, hf3fs, redis or module:Class. Needs --host. Default: no storage tier.",
         rich_help_panel=_STORAGE_PANEL,
     ),
 ]

@@ -108,6 +108,7 @@ BACKENDS: Mapping[str, str] = {
     "file": "hicache.storage.file:FileStorage",
     "slotfile": "hicache.storage.slotfile.backend:SlotFileStorage",
     "hf3fs": "hicache.storage.hf3fs.backend:Hf3fsStorage",
+    "redis": "hicache.storage.redis:RedisStorage",
     "audited": "hicache.storage.wrappers:AuditedStorage",
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",

@@ -55,6 +55,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", "torch")
     ),
     "hicache.storage": (*GROUND, "numpy", "xxhash"),
+    "hicache.storage.redis": (*GROUND, "hicache.storage", "redis"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer"),
@@ -106,6 +107,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.test_metrics": ("hicache", "numpy", "pytest", "typer", "prometheus_client"),
+    "hicache.tests.engines.test_redis": ("hicache", "pytest", "redis"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
     "hicache.tests.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),

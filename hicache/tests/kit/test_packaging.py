@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hicache.config import read_table
+from hicache.storage.registry import BACKENDS
 from hicache.testing import requirements
 from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.layers import read_imports
@@ -106,7 +107,8 @@ def test_a_cache_requires_what_it_imports() -> None:
     imported = {one.target.partition(".")[0] for one in core} - sys.stdlib_module_names
     # tomllib is in the standard library from Python 3.11 on.
     imported -= {"hicache", "tomllib"}
-    optional = {name for extra in OF_THE_CACHE for name in imported_names(EXTRAS[extra])}
+    extras = (*OF_THE_CACHE, *sorted(EXTRAS.keys() & BACKENDS.keys()))
+    optional = {name for extra in extras for name in imported_names(EXTRAS[extra])}
     listed = imported_names(PROJECT["dependencies"]) | optional
     assert listed == imported, f"pyproject.toml, dependencies: expected {imported}, found {listed}"
 
