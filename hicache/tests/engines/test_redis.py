@@ -1,0 +1,131 @@
+"""RedisStorage: objects that others have damaged, sockets, databases and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.storage.redis import READ_BYTES, RedisStorage
+from hicache.testing.storage.engines import EngineProcess
+from hicache.testing.storage.page_bytes import Sheet
+
+from .conftest import SCOPE, Open, Start
+from .test_faults import KEYS, kept, read
+
+pytestmark = pytest.mark.parametrize("engine", ["redis"], indirect=True)
+
+DAMAGED, OTHER = KEYS[0], KEYS[1]
+
+
+def name(key: str) -> str:
+    """The key of the server."""
+    return f"hicache/{SCOPE}/{key}"
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "a page under another name": ("corrupt", lambda client: client.copy(name(OTHER), name(DAMAGED), replace=True)),
+    "other bytes in it": ("corrupt", lambda client: client.setrange(name(DAMAGED), 5_000, b"other bytes")),
+    "another checksum": ("corrupt", lambda client: client.setrange(name(DAMAGED), 0, b"12345678")),
+    "a list": ("corrupt", lambda client: (client.delete(name(DAMAGED)), client.rpush(name(DAMAGED), "one"))),
+    "an empty string": ("short", lambda client: client.set(name(DAMAGED), b"")),
+    "a byte less": ("short", lambda client: client.set(name(DAMAGED), client.getrange(name(DAMAGED), 0, -2))),
+    "a byte more": ("long", lambda client: client.append(name(DAMAGED), b"1")),
+}
+
+
+@pytest.fixture
+def process(start: Start) -> EngineProcess:
+    """A server."""
+    return start()
+
+
+@pytest.fixture
+def client(process: EngineProcess) -> Iterator[Any]:
+    """A client that writes what no backend does."""
+    import redis
+
+    with closing(redis.Redis(port=process.settings.port)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_object_is_a_miss_and_is_removed(
+    process: EngineProcess, open_on: Open, client: Any, kind: str
+) -> None:
+    backend = open_on(process)
+    kept(backend)
+    reason, damage = DAMAGE[kind]
+    damage(client)
+    assert read(backend) == [key != DAMAGED for key in KEYS], f"STORE-3, STORE-13: {kind} is a miss, the rest is there"
+    assert backend.stats().misses == {reason: 1}, f"STORE-3: expected {reason}, got {backend.stats()}"
+    assert backend.has([DAMAGED]) == [False], "STORE-3: it is removed"
+    assert all(kept(backend)), "STORE-3: it can be written again"
+    assert all(read(backend)), "STORE-3: and read"
+
+
+def test_more_pages_than_one_request_reads(process: EngineProcess, open_on: Open) -> None:
+    backend, size = open_on(process), READ_BYTES // 3
+    keys = KEYS[:5]
+    given, target = Sheet([(size,)] * len(keys)), Sheet([(size // 2, size - size // 2)] * len(keys))
+    for number in range(len(keys)):
+        given.write(number, bytes([number + 1]) * size)
+    assert backend.set(keys, given.pages, []) == [True] * len(keys), "there is room"
+    assert backend.get(keys, target.pages, []) == [True] * len(keys), "all are there"
+    pages = range(len(keys))
+    assert [target.read(page) for page in pages] == [given.read(page) for page in pages], "STORE-3: the bytes are equal"
+
+
+def test_a_scope_sees_no_keys_of_others(process: EngineProcess, open_on: Open, client: Any) -> None:
+    backend = open_on(process)
+    client.set("theirs", b"1")
+    client.set(f"hicache/{SCOPE}-2/{KEYS[0]}", b"1")
+    kept(backend)
+    assert backend.stats().objects == len(KEYS), f"STORE-7: expected the pages of the scope, got {backend.stats()}"
+    assert backend.clear(), "STORE-7: all are removed"
+    assert client.dbsize() == 2, f"STORE-7: the keys of others stay, found {client.keys()}"
+
+
+def test_a_unix_socket_and_another_database(engine: Any, open_on: Open) -> None:
+    # The path of a socket is limited to 107 bytes, and that of a test's folder may be longer.
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "redis.sock"
+        server = EngineProcess(engine, Path(folder), arguments=["--unixsocket", str(path), "--databases", "2"])
+        with closing(server):
+            backend = open_on(server, host=None, port=None, socket=str(path), database=1)
+            assert kept(backend) == read(backend) == [True] * len(KEYS), "the pages are there over the socket"
+            assert not any(open_on(server).has(KEYS)), "another database has none of them"
+            with pytest.raises(ConfigurationError, match="refuses the access"):
+                open_on(server, database=2)
+
+
+def test_a_user_without_access_to_the_keys_is_an_error_at_opening(
+    process: EngineProcess, open_on: Open, client: Any
+) -> None:
+    client.acl_setuser("reader", enabled=True, passwords=["+of-the-reader"], keys=["theirs/*"], categories=["+@all"])
+    with pytest.raises(ConfigurationError, match="refuses the access"):
+        open_on(process, username="reader", password="of-the-reader")  # noqa: S106 - of a server that ends with the test
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"port": 0},
+        {"port": "6379"},
+        {"timeout_s": 0},
+        {"timeout_s": -1},
+        {"retry_s": True},
+        {"database": -1},
+        {"url": 1},
+    ],
+    ids=str,
+)
+def test_an_option_that_is_wrong_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        RedisStorage(SCOPE, options)

@@ -1,0 +1,70 @@
+"""A replay of a trace on an engine that is killed or paused in the middle, and goes on later."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, StorageSettings, replay
+from hicache.testing.replay.configuration import NEVER
+from hicache.testing.traces import SHIPPED_TRACE, Trace
+from hicache.types import StopPolicy, Tier
+
+from .conftest import Start
+
+GONE, BACK = 60, 110
+"""After how many of the 200 requests the engine fails, and goes on."""
+
+IN_FLIGHT = 10
+"""The requests whose prefetches may have begun before the engine failed."""
+
+
+def settings(options: dict[str, Any]) -> ReplaySettings:
+    """Small tiers over storage that compares each page that it reads with the one that was stored."""
+    extra = {"inner": "redis", "inner_options": options}
+    return ReplaySettings(
+        page_size=64,
+        capacity="10%",
+        components=("full",),
+        policy=EvictionPolicy.LRU,
+        sliding_window_size=4096,
+        running=4,
+        check_every=50,
+        host=HostSettings("10%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.THREADED),
+        storage=StorageSettings("audited", json.dumps(extra), StopPolicy.WAIT_COMPLETE, 4, NEVER),
+    )
+
+
+def storage_hits(outcome: ReplayOutcome, begin: int, end: int) -> int:
+    """The tokens that came from storage, of the windows of the timeline that lie between two numbers of requests."""
+    ends = list(accumulate(window.requests for window in outcome.timeline))
+    spans = zip(outcome.timeline, [0, *ends], ends, strict=False)
+    return sum(window.hit_tokens[Tier.STORAGE] for window, first, last in spans if begin <= first and last <= end)
+
+
+@pytest.mark.parametrize(("fails", "goes_on"), [("kill", "start"), ("pause", "resume")], ids=["killed", "paused"])
+def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
+    start: Start, fails: str, goes_on: str
+) -> None:
+    process = start()
+    acts = {GONE: getattr(process, fails), BACK: getattr(process, goes_on)}
+    options = {**process.options, "timeout_s": 0.2, "retry_s": 0.01}
+    outcome = replay(
+        Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
+        ReferenceAdapter,
+        settings(options),
+        lambda number, _: acts.get(number, lambda: None)(),
+    )
+    assert outcome.broken is None, f"FLOW-9: no law is violated, got {outcome.broken}"
+    hits = [storage_hits(outcome, *span) for span in ((0, GONE), (GONE + IN_FLIGHT, BACK), (BACK, outcome.requests))]
+    assert outcome.storage is not None, "the replay has a storage tier"
+    errors = [part.counters["storage_errors"] for part in outcome.storage.parts]
+    assert not any(errors), f"STORE-3: the backend answers, and each byte is the one that was stored, got {errors}"
+    assert hits[0] > 0, "there are hits before the engine fails"
+    assert hits[1] == 0, f"there are none while it is gone, got {hits[1]} tokens"
+    assert hits[2] > 0, "there are hits when it is back"
