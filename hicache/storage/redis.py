@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
+from threading import Lock
 from typing import Any, ClassVar
 
 from hicache.errors import ConfigurationError
@@ -40,10 +41,10 @@ class RedisStorage(PagedStorage):
     """Stores pages in one server. The memory limit and the eviction policy of the server are the capacity.
 
     Options: `socket`, the path of a Unix socket, or `host` (127.0.0.1) and `port` (6379); `username` and `password`;
-    `database` (0); `timeout_s` (5), the longest wait for one reply or for the acceptance of one piece of a page, after
-    which has, get and set start no further page; `retry_s` (1), the shortest time until a server that failed is asked
-    again. While the server does not answer, every answer is False. Raises ConfigurationError without the library of the
-    extra `redis`, and when the server refuses the user or the database.
+    `database` (0); `timeout_s` (5), the longest wait for a part of a reply or until the server takes a piece of a page,
+    and the time after which get and set begin no further page; `retry_s` (1), the shortest time until a server that
+    failed is asked again. While the server does not answer, every answer is False. Raises ConfigurationError without
+    the library of the extra `redis`, and when the server refuses the user, the database or the keys.
 
     The key `hicache/SCOPE/KEY` has a checksum over scope, key and bytes, followed by the bytes. `clear` and `stats`
     visit all keys of the server. The counter `removed` is that of the whole server.
@@ -63,6 +64,7 @@ class RedisStorage(PagedStorage):
         self._failures = (self._library.RedisError, OSError)
         self._pause = Pause(parsed.number("retry_s", 1, 3_600), time.monotonic)
         self._evicted: int | None = None
+        self._lock = Lock()
         self._check_access()
         self._count_evicted()
 
@@ -96,7 +98,7 @@ class RedisStorage(PagedStorage):
             raise ConfigurationError(f"storage backend {NAME!r}: the server refuses the access: {reply}")
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
-        return [reply == 1 for reply in self._replies([(b"EXISTS", self._name(key)) for key in keys])]
+        return self._are_there(b"EXISTS", [self._name(key) for key in keys])
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
         answers: list[Answer] = []
@@ -152,7 +154,7 @@ class RedisStorage(PagedStorage):
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         names = [self._name(key) for key in keys]
         # TOUCH, unlike EXISTS, makes a page that exists the most recently used one.
-        is_there = [reply == 1 for reply in self._replies([(b"TOUCH", name) for name in names])]
+        is_there = self._are_there(b"TOUCH", names)
         absent = [number for number, there in enumerate(is_there) if not there]
         written = self._write_absent([keys[number] for number in absent], [sources[number] for number in absent])
         answers = [Answer.PRESENT] * len(keys)
@@ -192,8 +194,8 @@ class RedisStorage(PagedStorage):
         """The answers, without the pages that the server has evicted for others of the batch."""
         kept = [number for number, answer in enumerate(answers) if answer in (Answer.DONE, Answer.PRESENT)]
         if kept and self._replies([(b"EXISTS", *[names[number] for number in kept])]) != [len(kept)]:
-            for number, reply in zip(kept, self._replies([(b"EXISTS", names[one]) for one in kept]), strict=True):
-                answers[number] = answers[number] if reply == 1 else Answer.FULL
+            for number, is_there in zip(kept, self._are_there(b"EXISTS", [names[one] for one in kept]), strict=True):
+                answers[number] = answers[number] if is_there else Answer.FULL
         return answers
 
     def _remove_all(self) -> bool:
@@ -234,9 +236,18 @@ class RedisStorage(PagedStorage):
             return  # The verb that needs the server says so.
         fields = dict(line.split(b":", 1) for line in reply.split() if b":" in line) if isinstance(reply, bytes) else {}
         evicted = int(fields.get(b"evicted_keys", 0))
-        if self._evicted is not None:
-            self.tally.removed(max(0, evicted - self._evicted))
-        self._evicted = evicted
+        with self._lock:
+            if self._evicted is not None:
+                self.tally.removed(max(0, evicted - self._evicted))
+            self._evicted = evicted
+
+    def _are_there(self, command: bytes, names: Sequence[bytes]) -> list[bool]:
+        """Whether each object exists, by a command that answers with the number of those that do."""
+        replies = self._replies([(command, name) for name in names])
+        refused = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        if refused is not None:
+            self.failed(refused)
+        return [reply == 1 for reply in replies]
 
     def _replies(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """The replies to short commands, in their order; for a command that the server refuses, its error."""

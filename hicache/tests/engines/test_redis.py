@@ -112,6 +112,19 @@ def test_a_user_without_access_to_the_keys_is_an_error_at_opening(
         open_on(process, username="reader", password="of-the-reader")  # noqa: S106 - of a server that ends with the test
 
 
+def test_an_access_that_is_withdrawn_is_an_error(
+    process: EngineProcess, open_on: Open, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.acl_setuser("writer", enabled=True, passwords=["+of-the-writer"], keys=["hicache/*"], categories=["+@all"])
+    backend = open_on(process, username="writer", password="of-the-writer")  # noqa: S106 - ends with the test
+    assert kept(backend) == read(backend) == [True] * len(KEYS), "the user has access"
+    client.acl_setuser("writer", enabled=True, reset_keys=True, keys=["theirs/*"])
+    none = [False] * len(KEYS)
+    assert backend.has(KEYS) == kept(backend) == read(backend) == none, "STORE-3: each answer is False"
+    assert backend.stats().misses == {"error": len(KEYS)}, f"STORE-3: an error each, got {backend.stats()}"
+    assert len(caplog.records) == 1, f"a failure is logged once, got {[one.message for one in caplog.records]}"
+
+
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "options",

@@ -24,9 +24,9 @@ IN_FLIGHT = 10
 """The requests whose prefetches may have begun before the engine failed."""
 
 
-def settings(options: dict[str, Any]) -> ReplaySettings:
+def settings(backend: str, options: dict[str, Any]) -> ReplaySettings:
     """Small tiers over storage that compares each page that it reads with the one that was stored."""
-    extra = {"inner": "redis", "inner_options": options}
+    extra = {"inner": backend, "inner_options": options}
     return ReplaySettings(
         page_size=64,
         capacity="10%",
@@ -57,7 +57,7 @@ def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
     outcome = replay(
         Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
         ReferenceAdapter,
-        settings(options),
+        settings(process.engine.backend, options),
         lambda number, _: acts.get(number, lambda: None)(),
     )
     assert outcome.broken is None, f"FLOW-9: no law is violated, got {outcome.broken}"
