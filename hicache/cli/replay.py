@@ -17,7 +17,8 @@ from hicache.types import StopPolicy
 
 if TYPE_CHECKING:
     from hicache.testing.adapter import CacheAdapter
-    from hicache.testing.replay import ReplayOutcome
+    from hicache.testing.replay import ReplayOutcome, ReplaySettings
+    from hicache.testing.traces import Trace
 
 _HOST_PANEL = "Host tier"
 _STORAGE_PANEL = "Storage tier"
@@ -150,8 +151,6 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     - 1: the cache violated an invariant, which the message names.
     - 2: the cache cannot be opened, or the trace cannot be read.
     """
-    from hicache.cli.exposition import exposed
-    from hicache.cli.replay_view import replay_with_progress
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import SHIPPED_TRACE, Trace
 
@@ -168,8 +167,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
             storage=StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at) if storage else None,
         )
-        with exposed(_prepared(adapter, report), metrics_file, metrics_port) as cache:
-            outcome = replay_with_progress(console, requests, cache, settings)
+        outcome = _replayed(console, requests, _prepared(adapter, report), settings, metrics_file, metrics_port)
     _report(console, outcome, report)
 
 
@@ -181,6 +179,22 @@ def _prepared(adapter: str, report: Path) -> type[CacheAdapter]:
     except OSError as error:
         raise ConfigurationError(f"no report can be written to {report}: {error}") from error
     return cache
+
+
+def _replayed(
+    console: Console,
+    requests: Trace,
+    cache: type[CacheAdapter],
+    settings: ReplaySettings,
+    metrics_file: Path | None,
+    metrics_port: int | None,
+) -> ReplayOutcome:
+    """Replay the trace. The metrics of its caches are exposed if there is a file or a port."""
+    from hicache.cli.exposition import exposed
+    from hicache.cli.replay_view import replay_with_progress
+
+    with exposed(cache, metrics_file, metrics_port) as measured:
+        return replay_with_progress(console, requests, measured, settings)
 
 
 @contextmanager

@@ -321,7 +321,7 @@ def test_the_page_has_each_metric() -> None:
 
 def expressions() -> Iterator[str]:
     """Each query of the dashboard."""
-    dashboard = json.loads((ROOT / "examples" / "grafana.json").read_text(encoding="utf-8"))
+    dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text(encoding="utf-8"))
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             yield target["expr"]
