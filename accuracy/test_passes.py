@@ -43,7 +43,7 @@ each_dtype = pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"]
 
 
 def subject(name: str, dtype: torch.dtype, adapter_path: str) -> Subject:
-    return Subject(name, tuple(BASELINE[name]), QUESTIONS, dtype, "cpu", False, SIZE, adapter_path)
+    return Subject(name, tuple(BASELINE[name]), None, QUESTIONS, dtype, "cpu", False, SIZE, adapter_path)
 
 
 def below_baseline(name: str, scored: ScoredPass) -> list[str]:
@@ -111,7 +111,7 @@ def test_failing_storage_answers_as_the_first_pass(
 
 def rank_subject(adapter_path: str) -> Subject:
     return Subject(
-        "hybrid", ("recall", "running"), RANK_QUESTIONS, torch.float32, "cpu", False, SMALL_SIZE, adapter_path
+        "hybrid", ("recall", "running"), None, RANK_QUESTIONS, torch.float32, "cpu", False, SMALL_SIZE, adapter_path
     )
 
 
@@ -154,7 +154,7 @@ def test_the_traceback_of_another_process_is_reported(adapter_path: str, open_ca
 def trial(
     adapter_path: str, open_cache: OpenCache, folder: Path, documents: int, *, chats: bool, controls: bool
 ) -> Trial:
-    subject = Subject("window", ("copying",), documents, torch.float32, "cpu", chats, SMALL_SIZE, adapter_path)
+    subject = Subject("window", ("copying",), None, documents, torch.float32, "cpu", chats, SMALL_SIZE, adapter_path)
     return Trial(subject, subject.passes(open_cache, folder), 1, controls)
 
 

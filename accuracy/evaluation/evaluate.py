@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -214,25 +213,23 @@ KEPT_TOKENS = 16
 def evaluate(
     engine: Engine,
     vocabulary: Vocabulary,
-    tasks: Sequence[Mapping[str, Any] | str],
+    tasks: Sequence[Any],
     *,
     max_tokens: int,
     limit: int | None,
     chats: bool,
 ) -> ScoredPass:
-    """`tasks`: those of this suite, or names of public tasks. `limit`: documents of each task, None for all.
+    """`tasks`: as `simple_evaluate` takes them, but no names. `limit`: documents of each task, None for all.
 
     `max_tokens`: the longest sequence of the model. `chats`: whether prompts are formatted by the chat template.
     """
-    # lm-eval warns of each task whose documents are not downloaded.
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS)
     started = time.perf_counter()
     with _one_process():
         results = simple_evaluate(
             model=CachedModel(recorder, vocabulary, max_tokens=max_tokens),
             tasks=list(tasks),
-            task_manager=TaskManager(include_defaults=any(isinstance(task, str) for task in tasks)),
+            task_manager=TaskManager(include_defaults=False),
             bootstrap_iters=0,
             limit=limit,
             apply_chat_template=chats,
@@ -267,15 +264,14 @@ def _scores(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _answers(results: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {
-        task: [_answer(sample) for sample in sorted(samples, key=lambda sample: int(sample["doc_id"]))]
-        for task, samples in results["samples"].items()
-    }
+    # A task with several filters has a sample for each of them.
+    by_document = {task: {int(one["doc_id"]): one for one in samples} for task, samples in results["samples"].items()}
+    return {task: [_answer(samples[number]) for number in sorted(samples)] for task, samples in by_document.items()}
 
 
 def _answer(sample: Mapping[str, Any]) -> Any:
-    """The text or the number; of several likelihoods, the index of the highest."""
-    given = sample["filtered_resps"]
+    """The text or the number, before any filter; of several likelihoods, the index of the highest."""
+    given = [one[0] for one in sample["resps"]]
     if not isinstance(given[0], tuple | list):
         return given[0]
     chances = [chance for chance, *_ in given]

@@ -44,7 +44,7 @@ class Passes:
         self,
         model: ServedModel,
         vocabulary: Vocabulary,
-        tasks: Sequence[Mapping[str, Any] | str],
+        tasks: Sequence[Any],
         size: CacheSize,
         open_cache: OpenCache,
         folder: Path,

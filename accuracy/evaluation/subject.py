@@ -15,6 +15,7 @@ from ..models.recipe import RECIPES, trained
 from .documents import DOCUMENTS, task
 from .evaluate import ScoredPass
 from .passes import CacheSize, Passes
+from .public_tasks import load_public_tasks
 from .vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
 
 DEFAULT_DOCUMENTS = 16
@@ -23,14 +24,16 @@ DEFAULT_DOCUMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`model`: a trained model of this suite, or one of the Hugging Face Hub. `tasks`: of this suite, or of lm-eval.
+    """`model`: a trained model of this suite, a folder of a saved model, or a name of the Hugging Face Hub.
 
+    `tasks`: of this suite, or of lm-eval. `include_path`: a folder of task files, searched before those of lm-eval.
     `documents`: the most documents of each task, None for no limit. `device`: a device of torch. `chats`: whether
     prompts are formatted by the chat template. `adapter`: of the cache, as `package.module:Class`.
     """
 
     model: str
     tasks: tuple[str, ...]
+    include_path: Path | None
     documents: int | None
     dtype: torch.dtype
     device: str
@@ -41,12 +44,13 @@ class Subject:
     def passes(self, open_cache: OpenCache, folder: Path) -> Passes:
         """The passes of the model over an empty cache, with its storage in a folder.
 
-        Raises RefusedFamily, with the reason, for a model that the engine cannot serve.
+        Raises RefusedFamily, with the reason, for a model that the engine cannot serve, ConfigurationError for an
+        unknown task, and OSError for a model or documents that are not found.
         """
         model, vocabulary = opened(self.model, self.dtype, self.device)
-        # A name that is not in DOCUMENTS is a task of lm-eval.
         count = self.documents or DEFAULT_DOCUMENTS
-        tasks = [task(name, count) if name in DOCUMENTS else name for name in self.tasks]
+        tasks = [task(name, count) for name in self.tasks if name in DOCUMENTS]
+        tasks += load_public_tasks([name for name in self.tasks if name not in DOCUMENTS], self.include_path)
         return Passes(model, vocabulary, tasks, self.size, open_cache, folder)
 
     def ask(self, passes: Passes) -> ScoredPass:

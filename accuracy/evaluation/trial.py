@@ -109,6 +109,7 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     *,
     model: str,
     tasks: Sequence[str],
+    include_path: Path | None,
     documents: int | None,
     dtype: str,
     device: str,
@@ -119,7 +120,8 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     folder: Path,
 ) -> Iterator[ComparedPass]:
     """Yield each pass when it has ended. `sizes`: tokens of a page and of a chunk, capacity of FULL and of MAMBA."""
-    subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, CacheSize(*sizes), adapter)
+    size = CacheSize(*sizes)
+    subject = Subject(model, tuple(tasks), include_path, documents, getattr(torch, dtype), device, chats, size, adapter)
     with closing(subject.passes(load_adapter(adapter), folder)) as passes:
         yield from Trial(subject, passes, ranks, controls).run()
 

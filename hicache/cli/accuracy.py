@@ -25,13 +25,18 @@ DTYPES = ("float32", "bfloat16")
 LIBRARIES = ("transformers", "lm_eval", "datasets", "safetensors")
 
 _Model = Annotated[
-    str, typer.Option(help="hybrid or window, two models of this package, or a model name of the Hugging Face Hub.")
+    str,
+    typer.Option(help="hybrid or window, two models of this package, a folder, or a name of the Hugging Face Hub."),
 ]
 _Tasks = Annotated[
     str,
     typer.Option(
         help="Task names of this package or of lm-eval, separated by commas. Default for hybrid and window: all."
     ),
+]
+_IncludePath = Annotated[
+    Path | None,
+    typer.Option(exists=True, file_okay=False, help="Folder of task files, searched before those of lm-eval."),
 ]
 _Tokens = Annotated[int, typer.Option(help="Capacity of each tier in tokens, a multiple of the page size.")]
 _Ranks = Annotated[
@@ -45,6 +50,7 @@ _Controls = Annotated[
 def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     model: _Model,
     tasks: _Tasks = "",
+    include_path: _IncludePath = None,
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
     documents: Annotated[int | None, typer.Option(min=1, help="Use only the first N documents of each task.")] = None,
     dtype: Annotated[str, typer.Option(help=f"Dtype of the weights: {' or '.join(DTYPES)}.")] = "float32",
@@ -76,6 +82,7 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     options: dict[str, Any] = {
         "model": model,
         "tasks": task_names,
+        "include_path": include_path,
         "documents": documents,
         "dtype": dtype,
         "device": device,

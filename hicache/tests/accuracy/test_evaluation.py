@@ -24,7 +24,7 @@ def test_an_evaluation_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_pa
         return opened[-1]
 
     size = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
-    own = Subject("window", ("copying",), 1, torch.float32, "cpu", False, size, ADAPTER)
+    own = Subject("window", ("copying",), None, 1, torch.float32, "cpu", False, size, ADAPTER)
     passes = own.passes(open_cache, tmp_path)
     started: list[object] = []
 
