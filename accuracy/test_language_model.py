@@ -33,7 +33,7 @@ TEMPLATE = (
 
 def request(*arguments: Any) -> Any:
     """A request as lm-eval makes it."""
-    return SimpleNamespace(args=arguments)
+    return SimpleNamespace(args=arguments, task_name="task")
 
 
 def trained_model(name: str) -> ServedModel:

@@ -21,7 +21,7 @@ from hicache.types import Tier
 
 from .cache_setup import OpenCache
 from .evaluation import public_tasks
-from .evaluation.comparison import differences, missing_hits
+from .evaluation.comparison import compared, differences, missing_hits
 from .evaluation.passes import CacheSize
 from .evaluation.subject import Subject, opened
 from .public_data import QUESTIONS, SUBJECTS, write_model, write_public_data, write_task_files
@@ -66,6 +66,8 @@ def test_the_command_asks_a_saved_model_public_tasks(public: Path, adapter_path:
     page = (public / "reports" / "accuracy.html").read_text(encoding="utf-8")
     unnamed = [name for name in ("gsm8k", "mmlu", *(f"mmlu_{one}" for one in SUBJECTS)) if name not in page]
     assert not unnamed, f"expected each task on the page, {unnamed} are missing"
+    untold = [name for name in ("gsm8k", "mmlu", "mmlu_stem") if f"│ {name} " not in ended.stdout]
+    assert not untold, f"expected the figures of each task and group, {untold} have none:\n{ended.stdout}"
 
 
 @clause("REQ-3", needs=(Capability.STORAGE,))
@@ -86,6 +88,11 @@ def test_a_second_pass_computes_what_is_no_whole_page(
     assert forwards[0] - forwards[1] == cached > 0, (
         f"REQ-3: expected {cached} forwards less than the {forwards[0]} of the first pass, got {forwards[1]}"
     )
+    figures = compared("second", first, second, wrong).parts
+    subjects = [figures[f"mmlu_{subject}"].hits.device for subject in SUBJECTS]
+    assert figures["mmlu"].hits.device == sum(subjects) > 0, f"expected the sum of {subjects}, got {figures['mmlu']}"
+    total = figures["gsm8k"].hits.device + figures["mmlu"].hits.device
+    assert total == second.hits.device, f"expected {second.hits.device} hit tokens in all tasks, got {total}"
 
 
 @clause("REQ-3", needs=(Capability.STORAGE,))

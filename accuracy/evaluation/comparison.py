@@ -119,6 +119,7 @@ STEPS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 5e-3)
 class ComparedPass:
     """`tokens_by_nats`: the histogram of kept tokens by divergence. `problems`: the differences beyond the gates.
 
+    `parts`: the figures of each task and each group, by its name; a part has no parts, and no problems of its own.
     `wait_share`: the waiting time for prompts with hits, as a share of that of the first pass for the same prompts.
     Only prompts without hits in the first pass count; None if there are none.
     """
@@ -130,12 +131,21 @@ class ComparedPass:
     seconds: float
     wait_share: float | None
     tokens_by_nats: Mapping[str, int]
+    mean_nats: float
     max_nats: float
     problems: Sequence[str]
+    parts: Mapping[str, ComparedPass]
 
 
 def compared(name: str, first: ScoredPass, later: ScoredPass, problems: Sequence[str]) -> ComparedPass:
-    """Compare a pass with the first one. `problems`: the differences that were found before."""
+    """Compare a pass, and each task in it, with the first one. `problems`: the differences that were found before."""
+    parts = {one: _figures(one, first.part(one), later.part(one), (), {}) for one in first.names}
+    return _figures(name, first, later, problems, parts)
+
+
+def _figures(
+    name: str, first: ScoredPass, later: ScoredPass, problems: Sequence[str], parts: Mapping[str, ComparedPass]
+) -> ComparedPass:
     nats = nats_between(first, later).abs()
     counts, below = {}, 0
     for step in STEPS:
@@ -143,10 +153,19 @@ def compared(name: str, first: ScoredPass, later: ScoredPass, problems: Sequence
         counts["0" if not step else f"to {step:.0e}"] = upto - below
         below = upto
     counts["above"] = len(nats) - below
-    worst = float(nats.max()) if len(nats) else 0.0
-    share = _wait_share(first, later)
+    mean, worst = (float(nats.mean()), float(nats.max())) if len(nats) else (0.0, 0.0)
     return ComparedPass(
-        name, later.scores, later.hits, later.computed_tokens, later.seconds, share, counts, worst, tuple(problems)
+        name=name,
+        scores=later.scores,
+        hits=later.hits,
+        computed_tokens=later.computed_tokens,
+        seconds=later.seconds,
+        wait_share=_wait_share(first, later),
+        tokens_by_nats=counts,
+        mean_nats=mean,
+        max_nats=worst,
+        problems=tuple(problems),
+        parts=parts,
     )
 
 

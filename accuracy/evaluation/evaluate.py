@@ -26,19 +26,21 @@ from .vocabulary import Message, Vocabulary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnsweredRequest:
-    """`tokens`: the prompt and the generated tokens.
+    """`task`: its name. `tokens`: the prompt and the generated tokens.
 
     `reusable_tokens`: how many tokens of the prompt may be hits. `ends`: the position at which each forward ended.
     `logits`: from position `reusable_tokens` on, for as many tokens as are kept, float32 [tokens, vocabulary] on the
-    CPU. `wait_s`: seconds from the arrival until the prompt was computed.
+    CPU. `wait_s`: seconds from the arrival until the prompt was computed. `seconds`: from the arrival to the end.
     """
 
+    task: str
     tokens: Tokens
     reusable_tokens: int
     hits: Hits
     ends: tuple[int, ...]
     logits: torch.Tensor
     wait_s: float
+    seconds: float
 
 
 class RequestRecorder:
@@ -53,16 +55,19 @@ class RequestRecorder:
         self._engine = engine
         self._kept_tokens = kept_tokens
 
-    def score(self, tokens: Tokens, reusable_tokens: int) -> torch.Tensor:
+    def score(self, task: str, tokens: Tokens, reusable_tokens: int) -> torch.Tensor:
         """The logits from position `reusable_tokens` on, float32 [tokens, vocabulary]."""
+        started = time.perf_counter()
         generation, answer, wait_s = self._begin(tokens, reusable_tokens)
         self._engine.finish(generation)
         logits = answer.logits[reusable_tokens - answer.hits.total :]
-        self._record(generation, reusable_tokens, answer.ends, logits, wait_s)
+        seconds = time.perf_counter() - started
+        self._record(task, generation, reusable_tokens, answer.ends, logits, wait_s, seconds)
         return logits
 
-    def generate(self, prompt: Tokens, is_enough: Callable[[Tokens], bool]) -> Tokens:
+    def generate(self, task: str, prompt: Tokens, is_enough: Callable[[Tokens], bool]) -> Tokens:
         """Generate the likeliest tokens after a prompt, until `is_enough` of the generated tokens is true."""
+        started = time.perf_counter()
         generation, answer, wait_s = self._begin(prompt, len(prompt) - 1)
         chosen_by, ends = [answer.logits[-1:]], list(answer.ends)
         tokens = chosen_by[0].argmax(-1).int().cpu().numpy()
@@ -73,7 +78,8 @@ class RequestRecorder:
             ends.append(generation.computed_tokens)
             tokens = torch.cat(chosen_by).argmax(-1).int().cpu().numpy()
         self._engine.finish(generation)
-        self._record(generation, len(prompt) - 1, tuple(ends), torch.cat(chosen_by), wait_s)
+        seconds = time.perf_counter() - started
+        self._record(task, generation, len(prompt) - 1, tuple(ends), torch.cat(chosen_by), wait_s, seconds)
         return tokens
 
     def _begin(self, tokens: Tokens, reusable_tokens: int) -> tuple[Generation, Answer, float]:
@@ -85,10 +91,19 @@ class RequestRecorder:
         return generation, answer, time.perf_counter() - started
 
     def _record(
-        self, generation: Generation, reusable: int, ends: tuple[int, ...], logits: torch.Tensor, wait_s: float
+        self,
+        task: str,
+        generation: Generation,
+        reusable: int,
+        ends: tuple[int, ...],
+        logits: torch.Tensor,
+        wait_s: float,
+        seconds: float,
     ) -> None:
         kept = logits[: self._kept_tokens].cpu()
-        self.requests.append(AnsweredRequest(generation.tokens, reusable, generation.hits, ends, kept, wait_s))
+        self.requests.append(
+            AnsweredRequest(task, generation.tokens, reusable, generation.hits, ends, kept, wait_s, seconds)
+        )
 
 
 MAX_ANSWER_TOKENS = 256
@@ -106,6 +121,7 @@ class CachedModel(TemplateLM):
         self._recorder = recorder
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
+        self._scored_tasks: list[str] = []
 
     @property
     def eot_token_id(self) -> int:
@@ -126,40 +142,48 @@ class CachedModel(TemplateLM):
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         return self._vocabulary.template(chat_template)
 
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """The log-likelihood of each continuation, and whether each of its tokens is the likeliest."""
+        # lm-eval passes on the tokens of the requests, in their order, without the tasks.
+        self._scored_tasks = [request.task_name for request in requests]
+        answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
+        return answers
+
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        return [self._likelihood([*context, *rest[:-1]], rest) for _, context, rest in requests]
+        asked = zip(self._scored_tasks, requests, strict=True)
+        return [self._likelihood(task, [*context, *rest[:-1]], rest) for task, (_, context, rest) in asked]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihoods of whole texts."""
-        return [self._rolling(self._vocabulary.encode(request.args[0])) for request in requests]
+        return [self._rolling(request.task_name, self._vocabulary.encode(request.args[0])) for request in requests]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The generated text after each prompt. Raises ValueError for a task that samples its answers."""
-        return [self._generate(*request.args) for request in requests]
+        return [self._generate(request.task_name, *request.args) for request in requests]
 
-    def _likelihood(self, inputs: Sequence[int], expected: Sequence[int]) -> tuple[float, bool]:
+    def _likelihood(self, task: str, inputs: Sequence[int], expected: Sequence[int]) -> tuple[float, bool]:
         """The log-likelihood of the expected tokens, and whether each is the likeliest. The last follows the inputs."""
         tokens = _tokens(inputs[-self._max_tokens :])
-        logits = self._recorder.score(tokens, len(tokens) - len(expected))
+        logits = self._recorder.score(task, tokens, len(tokens) - len(expected))
         wanted = torch.tensor(list(expected), device=logits.device)
         chances = logits.log_softmax(-1).gather(-1, wanted[:, None])
         return float(chances.sum()), bool((logits.argmax(-1) == wanted).all())
 
-    def _rolling(self, tokens: list[int]) -> float:
+    def _rolling(self, task: str, tokens: list[int]) -> float:
         windows = get_rolling_token_windows(tokens, self.prefix_token_id, self._max_tokens, context_len=1)
         pairs = [make_disjoint_window(window) for window in windows]
-        return sum(self._likelihood([*context, *expected[:-1]], expected)[0] for context, expected in pairs)
+        return sum(self._likelihood(task, [*context, *expected[:-1]], expected)[0] for context, expected in pairs)
 
-    def _generate(self, context: str, options: Mapping[str, Any]) -> str:
+    def _generate(self, task: str, context: str, options: Mapping[str, Any]) -> str:
         if options.get("do_sample") and options.get("temperature", 1) > 0:
             raise ValueError(f"sampled answers cannot be compared between passes: {dict(options)}")
         limit = int(options.get("max_gen_toks", MAX_ANSWER_TOKENS))
         stops = options.get("until", ())
         stops = [stops] if isinstance(stops, str) else list(stops)
         prompt = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
-        generated = self._recorder.generate(prompt, self._enough(stops, limit))
+        generated = self._recorder.generate(task, prompt, self._enough(stops, limit))
         return _before(self._vocabulary.decode(self._without_end(generated)), stops)
 
     def _enough(self, stops: Sequence[str], limit: int) -> Callable[[Tokens], bool]:
@@ -187,9 +211,13 @@ def _before(text: str, stops: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredPass:
-    """`scores`: by `task metric`. `answers`: by task, in the order of its documents. `seconds`: of the whole pass."""
+    """`scores`: by `task metric` or `group metric`. `groups`: the tasks of each group.
+
+    `answers`: by task, in the order of its documents. `seconds`: of the whole pass.
+    """
 
     scores: Mapping[str, float]
+    groups: Mapping[str, frozenset[str]]
     answers: Mapping[str, Sequence[Any]]
     requests: Sequence[AnsweredRequest]
     seconds: float
@@ -204,6 +232,19 @@ class ScoredPass:
     def computed_tokens(self) -> int:
         """The reusable tokens of all prompts that were not hits."""
         return sum(one.reusable_tokens - one.hits.total for one in self.requests)
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks and groups that have a score."""
+        return list(dict.fromkeys(score.split(" ")[0] for score in self.scores))
+
+    def part(self, name: str) -> ScoredPass:
+        """The part of a task or a group. Its seconds are those of its requests, without the work of lm-eval."""
+        tasks = self.groups.get(name, {name})
+        scores = {score: value for score, value in self.scores.items() if score.split(" ")[0] == name}
+        answers = {task: given for task, given in self.answers.items() if task in tasks}
+        requests = [one for one in self.requests if one.task in tasks]
+        return ScoredPass(scores, {}, answers, requests, sum(one.seconds for one in requests))
 
 
 KEPT_TOKENS = 16
@@ -236,7 +277,7 @@ def evaluate(
             log_samples=True,
         )
     seconds = time.perf_counter() - started
-    return ScoredPass(_scores(results), _answers(results), tuple(recorder.requests), seconds)
+    return ScoredPass(_scores(results), _groups(results), _answers(results), tuple(recorder.requests), seconds)
 
 
 @contextmanager
@@ -261,6 +302,17 @@ def _scores(results: Mapping[str, Any]) -> dict[str, float]:
         for measure, value in measures.items()
         if isinstance(value, int | float) and "," in measure and "stderr" not in measure
     }
+
+
+def _groups(results: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """The tasks of each group, also those of the groups in it."""
+    members: Mapping[str, Sequence[str]] = results["group_subtasks"]
+
+    def tasks_in(name: str) -> frozenset[str]:
+        inner = members.get(name)
+        return frozenset().union(*map(tasks_in, inner)) if inner else frozenset({name})
+
+    return {name: tasks_in(name) for name, inner in members.items() if inner}
 
 
 def _answers(results: Mapping[str, Any]) -> dict[str, list[Any]]:

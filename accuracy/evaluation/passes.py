@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from hicache.types import Component, Pool, Slots, Tier
 
 from ..cache_setup import CacheSetup, OpenCache
 from ..engine.cache_config import device_config, with_host, with_storage
-from ..engine.engine import Hits
+from ..engine.engine import NO_HITS
 from ..engine.model_runner import ModelRunner
 from ..engine.served_model import ServedModel
 from .evaluate import AnsweredRequest, ScoredPass, evaluate
@@ -109,12 +110,15 @@ class Passes:
 
 def uncached_pass(runner: ModelRunner, first: ScoredPass) -> ScoredPass:
     """A pass with the tokens of the first one, generated tokens included, and logits computed without a cache."""
-    return replace(first, requests=tuple(_in_one_forward(runner, request) for request in first.requests))
+    requests = tuple(_in_one_forward(runner, request) for request in first.requests)
+    return replace(first, requests=requests, seconds=sum(one.seconds for one in requests))
 
 
 def _in_one_forward(runner: ModelRunner, request: AnsweredRequest) -> AnsweredRequest:
-    logits = runner.forward(request.tokens, 0, None)[request.reusable_tokens :][: len(request.logits)]
-    return replace(request, hits=Hits(0, 0, 0), ends=(len(request.tokens),), logits=logits.cpu())
+    started = time.perf_counter()
+    logits = runner.forward(request.tokens, 0, None)[request.reusable_tokens :][: len(request.logits)].cpu()
+    seconds = time.perf_counter() - started
+    return replace(request, hits=NO_HITS, ends=(len(request.tokens),), logits=logits, wait_s=seconds, seconds=seconds)
 
 
 @contextmanager

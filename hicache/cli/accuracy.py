@@ -143,13 +143,8 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}
     page.write_text(_suite("evaluation.page").render_page(title, words, passes), encoding="utf-8")
-    table = Table("pass", "scores", "device", "host", "storage", "wait share", "max nats")
-    for one in passes:
-        tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
-        wait = "" if one.wait_share is None else f"{one.wait_share:.0%}"
-        style = "red" if one.problems else None
-        table.add_row(one.name, _scores(one, passes[0]), *tiers, wait, f"{one.max_nats:.1e}", style=style)
-    console.print(table)
+    console.print(_pass_table(passes))
+    console.print(_task_table(passes))
     for problem in (problem for one in passes for problem in one.problems):
         say(console, problem, style="red")
     say(console, f"report: {page}")
@@ -157,7 +152,36 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
         raise typer.Exit(1)
 
 
-def _scores(one: Any, first: Any) -> str:
-    """The scores of the first pass; of a later pass, those that differ from the first."""
-    shown = [name for name, score in one.scores.items() if one is first or score != first.scores[name]]
-    return "\n".join(f"{name} {one.scores[name]:.4f}" for name in shown) or "same"
+def _pass_table(passes: Sequence[Any]) -> Table:
+    """A row for each pass."""
+    table = Table("pass", "scores", *_FIGURES, "wait share")
+    for one in passes:
+        scores = "" if one is passes[0] else "same" if one.scores == passes[0].scores else "differ"
+        wait = "" if one.wait_share is None else f"{one.wait_share:.0%}"
+        table.add_row(one.name, scores, *_figures(one), wait, style="red" if one.problems else None)
+    return table
+
+
+def _task_table(passes: Sequence[Any]) -> Table:
+    """A row for each task or group in each pass."""
+    table = Table("task", "pass", "scores", *_FIGURES)
+    for name in passes[0].parts:
+        for one in passes:
+            part = one.parts[name]
+            table.add_row(name if one is passes[0] else "", one.name, _scores(name, part), *_figures(part))
+        table.add_section()
+    return table
+
+
+_FIGURES = ("device", "host", "storage", "mean nats", "max nats", "seconds")
+
+
+def _figures(one: Any) -> tuple[str, ...]:
+    """Hit tokens by tier, the divergence from the first pass, and the time."""
+    tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
+    return (*tiers, f"{one.mean_nats:.1e}", f"{one.max_nats:.1e}", f"{one.seconds:.2f}")
+
+
+def _scores(name: str, part: Any) -> str:
+    """The scores of a task, each with its metric."""
+    return "\n".join(f"{score.removeprefix(f'{name} ')} {value:.4f}" for score, value in part.scores.items())

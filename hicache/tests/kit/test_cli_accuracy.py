@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.table import Table
 from typer.testing import CliRunner
 
 from hicache.cli import accuracy
@@ -37,8 +40,37 @@ def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
     assert "does not declare RANKS" in told, f"expected what the adapter lacks, got {told}"
 
 
-def test_of_a_later_pass_the_scores_that_differ_are_shown() -> None:
-    first, other = (SimpleNamespace(scores={"recall acc": 1.0, "copying acc": score}) for score in (0.5, 0.25))
-    told = [accuracy._scores(one, first) for one in (first, other, SimpleNamespace(scores=dict(first.scores)))]
-    expected = ["recall acc 1.0000\ncopying acc 0.5000", "copying acc 0.2500", "same"]
-    assert told == expected, f"expected {expected}, got {told}"
+def measured(name: str, score: float, hits: int, parts: Mapping[str, Any]) -> Any:
+    """The figures of a pass or of a task in it."""
+    tiers = SimpleNamespace(device=hits, host=2 * hits, storage=0)
+    scores = {"recall acc": score}
+    figures = {"mean_nats": 1e-3, "max_nats": 2e-3, "seconds": 0.5, "wait_share": None, "problems": ()}
+    return SimpleNamespace(name=name, scores=scores, hits=tiers, parts=parts, **figures)
+
+
+def test_each_pass_and_each_task_in_it_has_its_figures() -> None:
+    passes = [
+        measured(name, score, hits, {"recall": measured(name, score, hits, {})})
+        for name, score, hits in (("first", 1.0, 0), ("device", 1.0, 8), ("host", 0.5, 1500))
+    ]
+    nats = ["1.0e-03", "2.0e-03", "0.50"]
+    tiers = {"first": ["0", "0", "0"], "device": ["8", "16", "0"], "host": ["1,500", "3,000", "0"]}
+    of_passes = [
+        ["first", "", *tiers["first"]],
+        ["device", "same", *tiers["device"]],
+        ["host", "differ", *tiers["host"]],
+    ]
+    of_tasks = [["recall", "first", "acc 1.0000"], ["", "device", "acc 1.0000"], ["", "host", "acc 0.5000"]]
+    expected = [[*row, *nats, ""] for row in of_passes]
+    assert rows(accuracy._pass_table(passes)) == expected, (
+        f"expected {expected}, got {rows(accuracy._pass_table(passes))}"
+    )
+    expected = [[*row, *tiers[row[1]], *nats] for row in of_tasks]
+    assert rows(accuracy._task_table(passes)) == expected, (
+        f"expected {expected}, got {rows(accuracy._task_table(passes))}"
+    )
+
+
+def rows(table: Table) -> list[list[Any]]:
+    """The cells of a table, row by row."""
+    return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]
