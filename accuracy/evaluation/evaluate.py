@@ -244,7 +244,7 @@ class ScoredPass:
         scores = {score: value for score, value in self.scores.items() if score.split(" ")[0] == name}
         answers = {task: given for task, given in self.answers.items() if task in tasks}
         requests = [one for one in self.requests if one.task in tasks]
-        return ScoredPass(scores, {}, answers, requests, sum(one.seconds for one in requests))
+        return ScoredPass(scores, self.groups, answers, requests, sum(one.seconds for one in requests))
 
 
 KEPT_TOKENS = 16
