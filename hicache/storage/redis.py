@@ -61,7 +61,8 @@ class RedisStorage(PagedStorage):
             parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
         self._prefix = f"hicache/{scope}/"
         self._pool = self._connections(parsed)
-        self._failures = (self._library.RedisError, OSError)
+        # redis-py raises ValueError for a reply that should be a number.
+        self._failures = (self._library.RedisError, OSError, ValueError)
         self._pause = Pause(parsed.number("retry_s", 1, 3_600), time.monotonic)
         self._evicted: int | None = None
         self._lock = Lock()

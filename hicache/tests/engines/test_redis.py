@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.redis import READ_BYTES, RedisStorage
+from hicache.storage.registry import open_backend
 from hicache.testing.storage.engines import EngineProcess
 from hicache.testing.storage.page_bytes import Sheet
 
@@ -123,6 +126,23 @@ def test_an_access_that_is_withdrawn_is_an_error(
     assert backend.has(KEYS) == kept(backend) == read(backend) == none, "STORE-3: each answer is False"
     assert backend.stats().misses == {"error": len(KEYS)}, f"STORE-3: an error each, got {backend.stats()}"
     assert len(caplog.records) == 1, f"a failure is logged once, got {[one.message for one in caplog.records]}"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("reply", [b":one\r\n", b"$-2\r\n", b"HTTP/1.1 400\r\n"], ids=repr)
+def test_a_server_that_speaks_another_protocol_gives_misses(reply: bytes) -> None:
+    class Other(BaseRequestHandler):
+        def handle(self) -> None:
+            while self.request.recv(1 << 16):
+                self.request.sendall(reply)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever).start()
+        port = server.server_address[1]
+        with closing(open_backend("redis", SCOPE, {"port": port, "timeout_s": 0.2, "retry_s": 0})) as backend:
+            none = [False] * len(KEYS)
+            assert backend.has(KEYS) == kept(backend) == read(backend) == none, "STORE-3: each answer is False"
+        server.shutdown()
 
 
 @pytest.mark.usefixtures("engine")
