@@ -102,5 +102,5 @@ ALL_MESHES = (TP2, TP4, CP2_TP2, PP2_TP2)
 
 
 def on_meshes(*meshes: Mesh) -> pytest.MarkDecorator:
-    """Run a test on each of these meshes, in a quick run on the first one of several ranks; it takes `launch`."""
+    """Run a test on these meshes, in a quick run on the first with several ranks. It takes `launch`, or `mesh`."""
     return pytest.mark.meshes(*meshes)

@@ -137,7 +137,7 @@ def test_the_order_of_mappings_changes_nothing(launch: Launch, adapter_type: typ
         assert own_tree == tree, f"RANK-1: expected one tree, on rank {rank}:\n{own_tree}\non rank 0:\n{tree}"
 
 
-@pytest.mark.parametrize("mesh", [TP2, CP2_TP2, PP2_TP2], ids=lambda mesh: mesh.name)
+@on_meshes(PP2_TP2, CP2_TP2, TP2)
 @clause(
     *("RANK-1", "RANK-2", "RANK-4", "RANK-7", "FETCH-7", "FLOW-7", "POOL-1"),
     needs=(*STORAGE_NEEDS, Capability.REQUESTS, Capability.SIZES, Capability.BYTES),

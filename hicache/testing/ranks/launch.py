@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,6 +63,12 @@ class Launch:
     deadline_s: float
     timeout_s: float
     is_recorded: bool
+
+    def again(self, number: int) -> Launch:
+        """The same launch in a folder of its own, for a test that starts its ranks several times."""
+        folder = self.folder / str(number)
+        folder.mkdir()
+        return replace(self, folder=folder)
 
     def values(self, entry: Callable[..., Any], *arguments: Any) -> list[Any]:
         """The result of `entry(world, *arguments)` of each rank, by rank; entry is found by its module and name.
