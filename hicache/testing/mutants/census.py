@@ -116,7 +116,7 @@ ROWS = (
     ),
     Row(
         slug="drafts-are-not-read-from-storage",
-        source="sglang#32176",
+        source="sglang#31600",
         clauses=("HOST-10",),
         adapter=DraftsNotRead,
         test=f"{FROM_STORAGE}[{TWO}/ScriptedStorage-wait_complete-stepped]",

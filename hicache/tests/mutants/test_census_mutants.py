@@ -14,7 +14,7 @@ from hicache.testing.mutants.rows import Row
 from hicache.testing.report import Execution, Outcome
 from hicache.tests.kit.suite_runs import run_recorded
 
-REPORTS = {"sglang#38031", "sglang#39830", "sglang#32176", "sglang#36121", "sglang#39027"}
+REPORTS = {"sglang#38031", "sglang#39830", "sglang#31600", "sglang#36121", "sglang#39027"}
 
 
 def executions(pytester: pytest.Pytester, adapter: type[CacheAdapter], *tests: str) -> list[Execution]:
