@@ -17,7 +17,7 @@ from hicache.testing.hybrid_model import reshaped
 from hicache.testing.pools import is_shared
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
-from .scenario import FULL, MAMBA, evict_all, evict_host, has, key_of, open_standard, put
+from .scenario import FULL, MAMBA, evict_all, evict_host, key_of, open_standard, put
 from .storage_scenes import (
     LONG,
     OTHER,
