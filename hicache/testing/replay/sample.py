@@ -28,6 +28,12 @@ class Sample:
     settings: ReplaySettings
 
 
+def _others(adapter: type[CacheAdapter]) -> tuple[str, ...]:
+    """The components beside FULL, and the indexer: a replay has no other sidecar."""
+    needs = {name: need for name, need in OF_NAME.items() if need is not Capability.SIDECARS}
+    return tuple(name for name, need in needs.items() if need in adapter.capabilities)
+
+
 def samples(adapter: type[CacheAdapter]) -> list[Sample]:
     """A replay for each tier of the adapter, with all its components, and a capacity that causes evictions.
 
@@ -38,7 +44,7 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
-        components=(Component.FULL.value, *(name for name, need in OF_NAME.items() if need in adapter.capabilities)),
+        components=(Component.FULL.value, *_others(adapter)),
         policy=EvictionPolicy.LRU,
         sliding_window_size=1024,
         running=8,
