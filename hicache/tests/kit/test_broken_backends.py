@@ -77,7 +77,7 @@ def failures(
         "--hicache-backend-config",
         json.dumps(config),
     )
-    record = run_recorded(pytester, str(suite_folder(suite) / rest), *named, *options)
+    record = run_recorded(pytester, str(suite_folder(suite) / rest), "--hicache-quick", *named, *options)
     assert record.executions, f"tests of {place} were executed"
     return [one.reason for one in record.executions if one.outcome is Outcome.FAILED]
 
@@ -105,7 +105,7 @@ SMALL = {"store": "{unique}", "capacity_bytes": 8 * 4096}
 
 @pytest.mark.parametrize("place", ["conformance/storage", "properties/storage"])
 def test_a_store_of_few_pages_is_found_right(pytester: pytest.Pytester, place: str) -> None:
-    found = failures(pytester, DictionaryStorage, place, "--hicache-quick", config=SMALL)
+    found = failures(pytester, DictionaryStorage, place, config=SMALL)
     assert not found, f"expected no failure of a correct backend that keeps eight pages, found {found}"
 
 

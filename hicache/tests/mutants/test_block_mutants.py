@@ -134,7 +134,7 @@ FOUND = {
 def reasons(pytester: pytest.Pytester, adapter: type[BlockCacheAdapter], test: str = "") -> list[str]:
     """Why tests of the conformance suite failed with this adapter. `test`: a part of the name of those that run."""
     path, suite = f"{adapter.__module__}:{adapter.__name__}", suite_folder("conformance") / "test_requests_alone.py"
-    record = run_recorded(pytester, str(suite), "--hicache-adapter", path, "-k", test)
+    record = run_recorded(pytester, str(suite), "--hicache-quick", "--hicache-adapter", path, "-k", test)
     assert record.executions, f"expected tests of {path} to run"
     return [one.reason for one in record.executions if one.outcome is Outcome.FAILED]
 
