@@ -191,8 +191,10 @@ def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
 ) -> None:
     require(adapter_type, NEEDS | {Capability.MAMBA})
     with over_the_backend(place, adapter_type) as driver:
+        exchanges.clear()
         driver.put(driver.key(driver.prompt(PROMPT)))
         driver.drain()
+        stored = list(exchanges)
         driver.reset()
         # A page has a header, and begins at a block of the disk.
         state, page = STATE_ELEMENTS * 4 * 2 + 4096, 2 * 4096
@@ -203,5 +205,6 @@ def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
         exchanges.clear()
         came = prefetch(driver)
     assert came == len(PROMPT), f"STORE-15: expected {len(PROMPT)} pages and the state from storage, {came} came"
+    assert len(stored) == 2, f"STORE-15: one set of two pools: expected 2 exchanges, got {stored}"
     # It asks which pages exist, and then where those of each pool are.
     assert len(exchanges) == 1 + 2, f"STORE-15: a prefix of two pools: expected 3 exchanges, got {exchanges}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from hicache.types import HitPolicy
 
 BATCH_PAGES = 128
-"""The most pages of one `get` or `set`."""
+"""The most pages of one `get`, and of each pool in one `set`, which has pages of all pools of a node."""
 
 Pieces: TypeAlias = Sequence[memoryview]
 """One page in memory: its contiguous byte buffers (format B), in the order of their bytes in the object."""

@@ -120,7 +120,7 @@ class Pending:
 
     `parts`: the number of operations merged into a transfer, each of which can fail; 1 for a storage request. `units`:
     what one `advance` does one of: the layers of the whole stack for a transfer, the batches of a storage request, each
-    of at most 128 pages of one pool; 1 for a query. `units_done`: fewer than `units`.
+    of at most 128 pages of a pool; 1 for a query. `units_done`: fewer than `units`.
     """
 
     ticket: Handle

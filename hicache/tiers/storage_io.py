@@ -6,15 +6,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from traceback import format_exception
+from typing import TypeAlias
 
 from hicache.config import CacheConfig
 from hicache.metrics import Counters
 from hicache.pools.host import HostPools
 from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
-from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
+from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
 from hicache.storage.secrets import redacted
-from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob
+from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
 from hicache.types import Component, HitPolicy, Pool, Slots, StorageKind
@@ -25,6 +26,11 @@ VERB = {StorageKind.QUERY: "exists", StorageKind.PREFETCH: "get", StorageKind.ST
 """What a job calls of a backend."""
 
 VERBS = (*VERB.values(), "clear", "close")
+
+Parts: TypeAlias = tuple[PageBatch | StoreBatch | PrefixQuery, ...]
+
+MovePages: TypeAlias = Callable[[Sequence[str], Sequence[Pieces], Sequence[str]], list[bool]]
+"""`get` or `set` of a backend."""
 
 
 class StorageRequests:
@@ -85,12 +91,19 @@ class StorageRequests:
         return self._job(StorageKind.PREFETCH, tuple(batches), before)
 
     def write(self, hashes: Sequence[str], pages: Mapping[str, Slots], before: Node) -> StorageJob:
-        """Write the pages of a node below `before`: KV last, so that an object of KV has all others beside it."""
+        """Write the pages of a node below `before`: each batch has what all pools have of BATCH_PAGES pages."""
+        batches = [self._store_batch(hashes, pages, begin) for begin in range(0, len(hashes), BATCH_PAGES)]
+        return self._job(StorageKind.STORE, tuple([batch for batch in batches if batch.pools]), before)
+
+    def _store_batch(self, hashes: Sequence[str], pages: Mapping[str, Slots], begin: int) -> StoreBatch:
+        """The pages of one `set`, KV last. The pages of a component are the last ones of the node."""
         batches: list[PageBatch] = []
         for name in reversed(list(pages)):
-            for pool in reversed(self._pools.pools_of(name)):
-                batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
-        return self._job(StorageKind.STORE, tuple(batches), before)
+            first, end = len(hashes) - len(pages[name]), begin + BATCH_PAGES
+            own, names = pages[name][max(0, begin - first) : max(0, end - first)], hashes[max(begin, first) : end]
+            pools = reversed(self._pools.pools_of(name)) if len(own) else ()
+            batches += [PageBatch(pool, tuple(self.keys.of_pages(pool, names)), own) for pool in pools]
+        return StoreBatch(tuple(batches))
 
     def page_bytes(self) -> dict[str, int]:
         """The bytes of a page, by the first segment of the keys of each pool."""
@@ -104,7 +117,7 @@ class StorageRequests:
         """The host pages of each component that a prefix of so many pages needs."""
         return {Component.FULL: length} | {name: min(pages, length) for name, pages in self.tail_pages.items()}
 
-    def _job(self, kind: StorageKind, parts: tuple[PageBatch | PrefixQuery, ...], before: Node) -> StorageJob:
+    def _job(self, kind: StorageKind, parts: Parts, before: Node) -> StorageJob:
         return StorageJob(next(self._numbers), kind, parts, self._prefix_keys(before))
 
     def _prefix_keys(self, node: Node) -> tuple[str, ...]:
@@ -215,13 +228,15 @@ class StorageWorker:
             done = self.step(job, done)
         return done
 
-    def _answer(self, job: StorageJob, part: PageBatch | PrefixQuery) -> int:
+    def _answer(self, job: StorageJob, part: PageBatch | StoreBatch | PrefixQuery) -> int:
         """How many of the first pages of a part are whole, or can be used."""
         backend = self._backend
         if backend is None:
             return 0
         if isinstance(part, PageBatch):
-            return self._move(backend, job, part)
+            return self._read(backend, job, part)
+        if isinstance(part, StoreBatch):
+            return self._store(backend, job, part)
         keys, pools = part.keys, part.pools
         return self._call(
             "exists",
@@ -229,17 +244,20 @@ class StorageWorker:
             lambda answer: pages_usable(answer, len(keys)),
         )
 
-    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
-        if job.kind is StorageKind.STORE and batch.pool not in self._written:
-            return len(batch.keys)
-        buffers = self._pools.buffers[batch.pool]
-        pages = [buffers.pieces(page) for page in batch.pages.tolist()]
-        verb = backend.set if job.kind is StorageKind.STORE else backend.get
-        return self._call(
-            VERB[job.kind],
-            lambda: verb(batch.keys, pages, job.prefix_keys),
-            lambda answer: pages_done(answer, len(batch.keys)),
-        )
+    def _read(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        return self._move("get", backend.get, (batch,), job.prefix_keys)
+
+    def _store(self, backend: StorageBackend, job: StorageJob, batch: StoreBatch) -> int:
+        """Write what this rank writes of a batch. The rest counts as done where that is done."""
+        own = [one for one in batch.pools if one.pool in self._written]
+        done = self._move("set", backend.set, own, job.prefix_keys) if own else 0
+        return len(batch.keys) if done == sum(len(one.keys) for one in own) else done
+
+    def _move(self, verb: str, ask: MovePages, batches: Sequence[PageBatch], prefix_keys: Sequence[str]) -> int:
+        """Read or write the pages of all these batches by one call."""
+        keys = tuple([key for batch in batches for key in batch.keys])
+        pages = [self._pools.buffers[batch.pool].pieces(page) for batch in batches for page in batch.pages.tolist()]
+        return self._call(verb, lambda: ask(keys, pages, prefix_keys), lambda answer: pages_done(answer, len(keys)))
 
     def _call(self, verb: str, ask: Callable[[], object], read: Callable[[object], Reading]) -> int:
         """The pages of an answer. What the backend raises, and what is no answer, is counted; the first is logged."""

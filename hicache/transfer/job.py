@@ -49,6 +49,18 @@ class PageBatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StoreBatch:
+    """What one `set` writes: pages of all pools of a node, in this order. Each pool has at most one batch."""
+
+    pools: tuple[PageBatch, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all pages, pool by pool."""
+        return tuple([key for batch in self.pools for key in batch.keys])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PrefixQuery:
     """A question to storage, how long a prefix it has: the keys of the pages, and what it needs of other pools."""
 
@@ -65,7 +77,7 @@ class StorageJob:
 
     number: int
     kind: StorageKind
-    parts: tuple[PageBatch | PrefixQuery, ...]
+    parts: tuple[PageBatch | StoreBatch | PrefixQuery, ...]
     prefix_keys: tuple[str, ...]
 
     def is_whole(self, part: int, answer: int) -> bool:

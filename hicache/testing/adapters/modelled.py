@@ -19,7 +19,7 @@ from hicache.testing.adapter import CacheAdapter, PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.cuda_model.model import CudaModel, Items
 from hicache.transfer.executors import Executor
-from hicache.transfer.job import PageBatch, Progress, StorageJob, Worker
+from hicache.transfer.job import PageBatch, Progress, StorageJob, StoreBatch, Worker
 from hicache.types import Slots, StorageKind
 
 
@@ -89,8 +89,9 @@ class ModelledReference(ReferenceAdapter):
 
     def _moves(self, job: StorageJob, part: int) -> None:
         """Storage reads pages of the host, or writes them."""
-        batch = job.parts[part]
-        if isinstance(batch, PageBatch):
+        moved = job.parts[part]
+        batches = moved.pools if isinstance(moved, StoreBatch) else (moved,) if isinstance(moved, PageBatch) else ()
+        for batch in batches:
             for raw in self._host.pools.buffers[batch.pool].raw:
                 items = (torch.from_numpy(batch.pages),)
                 is_write = job.kind is StorageKind.PREFETCH

@@ -31,9 +31,9 @@ from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.tiers.storage_io import StorageWorker
 from hicache.tiers.store import StorageWriter
 from hicache.tiers.transfer import Transfer
-from hicache.transfer.job import Answers, PageBatch, StorageJob
+from hicache.transfer.job import Answers, PageBatch, StorageJob, StoreBatch
 from hicache.tree.node import FULL, Node
-from hicache.types import Component, Pool, Slots, StorageKind, TransferPhase
+from hicache.types import Component, Pool, Slots, TransferPhase
 
 
 class OtherParts(ReferenceAdapter):
@@ -254,13 +254,17 @@ class _RemembersWrites(StorageWorker):
         self._existing.clear()
         return super().clear()
 
-    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
-        is_write = job.kind is StorageKind.STORE
-        if is_write and self._existing.issuperset(batch.keys):
-            return len(batch.keys)
-        moved = super()._move(backend, job, batch)
+    def _read(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        moved = super()._read(backend, job, batch)
         self._existing.update(batch.keys[:moved])
         return moved
+
+    def _store(self, backend: StorageBackend, job: StorageJob, batch: StoreBatch) -> int:
+        if self._existing.issuperset(batch.keys):
+            return len(batch.keys)
+        stored = super()._store(backend, job, batch)
+        self._existing.update(batch.keys[:stored])
+        return stored
 
 
 class RemembersWrites(OtherParts):

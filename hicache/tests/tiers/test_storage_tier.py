@@ -21,7 +21,7 @@ from hicache.storage.memory import MemoryStorage
 from hicache.tests.pools.two_tiers import pages_of, stored_config
 from hicache.tiers.prefetch import PrefetchStopPolicy
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
-from hicache.transfer.job import NOT_STARTED, PageBatch, PrefixQuery, Progress, StorageJob
+from hicache.transfer.job import NOT_STARTED, PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
 from hicache.tree.node import Node, NodeShape
 from hicache.types import SHARED, Component, HitPolicy, Pool, StopPolicy, StorageKind
 
@@ -46,6 +46,11 @@ def batches_of(job: StorageJob) -> list[PageBatch]:
     batches = [part for part in job.parts if isinstance(part, PageBatch)]
     assert len(batches) == len(job.parts), f"a {job.kind.value} job has batches of pages alone, got {job.parts}"
     return batches
+
+
+def stores_of(job: StorageJob) -> list[StoreBatch]:
+    """The parts of a job that writes pages."""
+    return [part for part in job.parts if isinstance(part, StoreBatch)]
 
 
 def hash_of(key: str) -> str:
@@ -101,8 +106,33 @@ def test_what_has_its_kv_in_storage_has_the_rest() -> None:
     pages = {FULL: np.arange(2), SWA: np.arange(2), MAMBA: np.arange(1)}
     job = requests().write(HASHES[:2], pages, ROOT)
     assert job.kind is StorageKind.STORE, f"a job that writes, got {job.kind}"
-    pools = [batch.pool for batch in batches_of(job)]
+    (batch,) = job.parts
+    assert isinstance(batch, StoreBatch), f"one set writes all pools of a node, got {batch}"
+    pools = [own.pool for own in batch.pools]
     assert pools == [Pool.MAMBA, Pool.SWA, Pool.INDEXER, Pool.KV], f"KV is written last, got {pools}"
+
+
+def test_a_long_node_is_written_with_what_all_pools_have_of_each_batch() -> None:
+    length, hashes = BATCH_PAGES + 5, HASHES[: BATCH_PAGES + 5]
+    pages = {FULL: np.arange(length), SWA: np.arange(7), MAMBA: np.arange(1)}
+    job = requests().write(hashes, pages, ROOT)
+    found = [[(own.pool, len(own.keys), own.pages.tolist()) for own in part.pools] for part in stores_of(job)]
+    full = np.arange(length).tolist()
+    kv = [full[:BATCH_PAGES], full[BATCH_PAGES:]]
+    assert found == [
+        [(Pool.SWA, 2, [0, 1]), *((pool, BATCH_PAGES, kv[0]) for pool in (Pool.INDEXER, Pool.KV))],
+        [(Pool.MAMBA, 1, [0]), (Pool.SWA, 5, [2, 3, 4, 5, 6]), *((pool, 5, kv[1]) for pool in (Pool.INDEXER, Pool.KV))],
+    ], f"the pages of a component are the last ones of the node, got {found}"
+    for part in stores_of(job):
+        for own in part.pools:
+            last = [hash_of(key) for key in own.keys][-1]
+            assert last in {hashes[BATCH_PAGES - 1], hashes[-1]}, f"{own.pool}: the key of another page, {last}"
+
+
+def test_what_storage_lacks_of_a_long_node_may_be_its_state_alone() -> None:
+    job = requests().write(HASHES, {MAMBA: np.arange(1)}, ROOT)
+    found = [(own.pool, [hash_of(key) for key in own.keys]) for part in stores_of(job) for own in part.pools]
+    assert found == [(Pool.MAMBA, [HASHES[-1]])], f"one state at the end of 300 pages, got {found}"
 
 
 def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
@@ -158,7 +188,7 @@ def worker_of(pools: HostPools, backend: StorageBackend) -> StorageWorker:
     return worker
 
 
-def answer(worker: StorageWorker, kind: StorageKind, part: PageBatch | PrefixQuery) -> int:
+def answer(worker: StorageWorker, kind: StorageKind, part: PageBatch | StoreBatch | PrefixQuery) -> int:
     """What the worker answers to a job of one part, which ends with that part."""
     progress = worker.step(StorageJob(1, kind, (part,), ()), NOT_STARTED)
     assert progress == Progress(1, progress.answers, has_ended=True), f"the job has ended, got {progress}"
@@ -174,7 +204,7 @@ def test_bytes_go_out_and_come_back(pools: HostPools, pool: str) -> None:
     for layer in range(buffers.spec.layers):
         buffers.write(slots, layer, rows + np.uint8(layer))
     worker = worker_of(pools, MemoryStorage("scope", {}))
-    written = PageBatch(pool, KEYS, pages_of(1, 2))
+    written = StoreBatch((PageBatch(pool, KEYS, pages_of(1, 2)),))
     read = PageBatch(pool, (*KEYS, "kv/absent"), pages_of(4, 3, 5))
     assert answer(worker, StorageKind.STORE, written) == 2, "both pages are stored"
     assert answer(worker, StorageKind.PREFETCH, read) == 2, "STORE-3: up to the page that is absent"
@@ -185,12 +215,47 @@ def test_bytes_go_out_and_come_back(pools: HostPools, pool: str) -> None:
             assert (old == new).all(), f"HOST-7: page {source} came back as {target}, layer {layer}"
 
 
+class Recorded(MemoryStorage):
+    """Records the keys of each call of `set`, and refuses those of a pool."""
+
+    def __init__(self, refused: str = "none") -> None:
+        super().__init__("scope", {})
+        self.sets: list[tuple[str, ...]] = []
+        self._refused = refused
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        self.sets.append(tuple(keys))
+        answers = super().set(keys, sources, prefix_keys)
+        return [done and not key.startswith(self._refused) for key, done in zip(keys, answers, strict=True)]
+
+
+NODE = StoreBatch((PageBatch(Pool.MAMBA, ("mamba/b",), pages_of(1)), PageBatch(Pool.KV, KEYS, pages_of(1, 2))))
+
+
+def test_one_set_writes_all_pools_of_a_node(pools: HostPools) -> None:
+    backend = Recorded()
+    worker = worker_of(pools, backend)
+    assert answer(worker, StorageKind.STORE, NODE) == 3, "all pages are stored"
+    assert backend.sets == [("mamba/b", *KEYS)], f"one call with the pages of all pools, got {backend.sets}"
+    assert answer(worker_of(pools, Recorded("kv")), StorageKind.STORE, NODE) == 1, "the state alone, as it comes first"
+    assert answer(worker_of(pools, Recorded("mamba")), StorageKind.STORE, NODE) == 0, "the first page was refused"
+
+
+def test_a_rank_writes_its_own_pools_of_a_node(pools: HostPools) -> None:
+    for written, keys in ((Pool.KV, [KEYS]), (Pool.MAMBA, [("mamba/b",)]), (Pool.SWA, [])):
+        backend = Recorded()
+        worker = StorageWorker(pools, frozenset({written}))
+        worker.attach(backend)
+        assert answer(worker, StorageKind.STORE, NODE) == 3, "RANK-6: the others are written by another rank"
+        assert backend.sets == keys, f"RANK-6: {written} is written here: expected {keys}, got {backend.sets}"
+
+
 def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.LogCaptureFixture) -> None:
     worker = worker_of(pools, Broken("scope", {}))
     batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
     with caplog.at_level(logging.ERROR):
         assert answer(worker, StorageKind.PREFETCH, batch) == 0, "FLOW-4: a call that raises brings nothing"
-        assert answer(worker, StorageKind.STORE, batch) == 0, "one answer for two keys counts as none"
+        assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "one answer for two keys counts as none"
     assert len(caplog.records) == 1, f"only the first error is logged, got {caplog.messages}"
     query = PrefixQuery(KEYS, ())
     assert answer(worker, StorageKind.QUERY, query) == 0, "STORE-12: 99 of 2 pages is no answer"
@@ -226,7 +291,7 @@ def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:
     worker.detach()
     batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
     assert not worker.is_attached, "the worker has no backend"
-    assert answer(worker, StorageKind.STORE, batch) == 0, "nothing is stored"
+    assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "nothing is stored"
     assert not worker.clear(), "nothing is cleared"
 
 

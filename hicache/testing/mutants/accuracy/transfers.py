@@ -27,7 +27,7 @@ from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
 from hicache.transfer.job import Copier, CopyJob, CopyWorker, LayeredCopier, Move, PageBatch, Progress, StorageJob
 from hicache.transfer.queue import HybridCacheController, TransferT
 from hicache.tree.node import Node
-from hicache.types import Component, Pool, Slots, StorageKind, TransferKind, TransferPhase
+from hicache.types import Component, Pool, Slots, TransferKind, TransferPhase
 
 MAX_PAGES = 4096
 
@@ -336,9 +336,9 @@ class FailedLoadTaken(OtherParts):
 class _Credulous(StorageWorker):
     believed: ClassVar[Collection[str]]
 
-    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
-        whole = super()._move(backend, job, batch)
-        return len(batch.keys) if job.kind is StorageKind.PREFETCH and batch.pool in self.believed else whole
+    def _read(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        whole = super()._read(backend, job, batch)
+        return len(batch.keys) if batch.pool in self.believed else whole
 
 
 class _AnyPage(_Credulous):
@@ -356,11 +356,9 @@ class _AnyWindow(_Credulous):
 class _CountsFirst(StorageWorker):
     _owed: tuple[StorageJob, PageBatch] | None = None
 
-    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
-        if job.kind is StorageKind.STORE:
-            return super()._move(backend, job, batch)
+    def _read(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
         if self._owed is not None:
-            super()._move(backend, *self._owed)
+            super()._read(backend, *self._owed)
         self._owed = job, batch
         return len(batch.keys)
 
