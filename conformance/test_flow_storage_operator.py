@@ -41,7 +41,7 @@ Operation = Callable[[Driver], bool]
 class UnregistrableStorage(ScriptedStorage):
     """A backend that cannot register the memory of the host tier."""
 
-    def register(self, regions: Sequence[memoryview]) -> None:
+    def register(self, regions: Sequence[memoryview]) -> bool:
         raise OSError(f"{len(regions)} regions cannot be registered")
 
 
@@ -221,7 +221,7 @@ def test_options_are_passed_to_the_backend_which_refuses_unknown_ones(driver: Dr
             pass
 
 
-@clause("STORE-9", page_sizes=[16])
+@clause("STORE-9", "STORE-16", page_sizes=[16])
 def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"

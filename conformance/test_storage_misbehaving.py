@@ -1,4 +1,4 @@
-"""STORE-12, FLOW-13: what is believed of a backend that lies, and what becomes of one that hangs or dies."""
+"""STORE-12, STORE-16, FLOW-13: what is believed of a backend that lies, and what becomes of one that hangs or dies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hicache.config import ExecutorKind
+from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
@@ -153,6 +153,47 @@ def require_all_come(driver: Driver, told: Script) -> None:
     told.lies.clear()
     came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"STORE-12: the backend answers again: expected {len(PROMPT)} pages, {came} came"
+
+
+# STORE-16: a backend that has not accepted host memory cannot write to it after a call.
+
+THROUGH = [WritePolicy.WRITE_THROUGH]
+
+
+@contextmanager
+def over_a_late_backend(driver: Driver) -> Iterator[tuple[Driver, Script]]:
+    """A cache whose backend keeps the memory of each get, and has therefore not accepted that of the cache."""
+    with script() as (name, told):
+        told.kept = []
+        with storage_variant(driver, storage=scripted(driver, name)) as other:
+            yield other, told
+
+
+@clause("STORE-16", "FLOW-1", needs=[Capability.DEADLINES], page_sizes=[16], write_policies=THROUGH)
+def test_what_a_backend_writes_late_reaches_no_page_of_the_prompt(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with over_a_late_backend(driver) as (other, told):
+        came = prefetch(other, PROMPT)
+        assert came == len(PROMPT), f"STORE-16: the backend is right in time: expected {len(PROMPT)} pages, got {came}"
+        assert told.write_late() >= len(PROMPT), "the backend was asked for all pages"
+        # The bytes of all pages are compared after each verb.
+        other.load(key_of(other, PROMPT))
+        assert tier_hits(other, PROMPT) == (len(PROMPT), 0), "STORE-16: the prompt is loaded"
+
+
+@clause("STORE-16", "FLOW-1", needs=[Capability.DEADLINES], page_sizes=[16], write_policies=THROUGH)
+def test_what_a_backend_writes_late_reaches_nobody_elses_page(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with over_a_late_backend(driver) as (other, told):
+        prefetch(other, PROMPT)
+        other.reset()
+        for first in range(10, 90, 3):
+            put_and_back_up(other, range(first, first + 3))
+            evict_all(other)
+        assert told.write_late() >= len(PROMPT), "the backend was asked for all pages"
+        last = range(88, 91)
+        other.load(key_of(other, last))
+        assert tier_hits(other, last) == (len(last), 0), "STORE-16: what came last is on the host, and is loaded"
 
 
 # FLOW-13: a backend that does not answer is abandoned, and one that ends its thread has failed one call.

@@ -638,6 +638,7 @@ class UnifiedRadixCache:
         if storage is None:
             return
         self.counters.storage_errors = storage.worker.errors
+        self.counters.bytes_staged = storage.worker.bytes_staged
         if is_late:
             storage.abandon()
         storage.take_over()

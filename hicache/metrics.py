@@ -39,7 +39,8 @@ class Counters:
     `nodes_locked`: lock counts that lock and unlock changed. `candidates_popped`: queue entries that evictions looked
     at. `states_copied`: by copy-on-write. `bytes_backed_up`, `bytes_loaded`: by transfers that ended well, over all
     layers and pools. `backups_refused`: for lack of host space. `bytes_stored`, `bytes_prefetched`: written to and read
-    from storage. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
+    from storage. `bytes_staged`: copied once more on that way, for a backend that has not accepted host memory, as of
+    the last step. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
     tokens under way. `prefetches_cut`: by the stop policy, before all had come. `storage_errors`: calls of the
     storage backend that raised, or gave what is no answer, as of the last step. `traffic`: what came of matches,
     evictions and prefetches.
@@ -56,6 +57,7 @@ class Counters:
     backups_refused: int = 0
     bytes_stored: int = 0
     bytes_prefetched: int = 0
+    bytes_staged: int = 0
     stores_failed: int = 0
     prefetches_limited: int = 0
     prefetches_cut: int = 0

@@ -1,4 +1,4 @@
-"""STORE-8, STORE-9: the stored bytes are bounded, and no page is copied in memory."""
+"""STORE-8, STORE-9, STORE-16: the stored bytes are bounded, no page is copied in memory, nor any memory kept."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from errno import EIO
 from pathlib import Path
+from typing import Any, TypeAlias
+from weakref import ref
 
+import numpy as np
 import pytest
 
 from hicache.storage.base import Pieces, StorageBackend
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import disk_bytes
-from hicache.testing.storage.page_bytes import Sheet, cut_evenly
+from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly
 from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
 
@@ -24,6 +27,8 @@ from .names import page_keys
 PAGE = 4096
 ROOM = 64
 LARGE = 1 << 18
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
 INDEX_BYTES = 8 << 20
 """The most bytes that an index and its log may take."""
 
@@ -174,3 +179,43 @@ def measured(backend: StorageBackend, keys: list[str], pages: list[list[memoryvi
     """The peak memory of a set and of a get of these pages."""
     given: list[Pieces] = list(pages)
     return most_memory(lambda: backend.set(keys, given, [])), most_memory(lambda: backend.get(keys, given, []))
+
+
+@pytest.fixture
+def accepted(place: Place) -> tuple[StorageBackend, Rows]:
+    """A backend, and memory for eight pages, 8 rows, that it has accepted."""
+    require_room(place, 8)
+    backend, memory = place.open(place.scope("a")), np.zeros((8, PAGE), dtype=np.uint8)
+    if backend.register([memory.reshape(-1).data]) is not True:
+        pytest.skip(f"{place.subject.name} accepts no memory of a cache: it gets memory of each call's own")
+    return backend, memory
+
+
+@clause("STORE-16")
+def test_no_memory_of_a_call_is_kept(accepted: tuple[StorageBackend, Rows]) -> None:
+    backend, memory = accepted
+    for verb, prompt in (("set", 0), ("get", 0), ("get", 1)):
+        rows = list(memory[:4])
+        given, pages = [ref(row) for row in rows], [[row.data] for row in rows]
+        getattr(backend, verb)(page_keys(4, prompt=prompt), pages, [])
+        del rows, pages
+        kept = sum(row() is not None for row in given)
+        assert not kept, f"STORE-16: the {verb} has returned, and the memory of {kept} pages is kept"
+
+
+@clause("STORE-16")
+def test_no_memory_of_a_call_is_written_after_it(accepted: tuple[StorageBackend, Rows]) -> None:
+    backend, memory = accepted
+    pages = [[row.data] for row in memory]
+    for prompt, begin in ((0, 0), (1, 4)):
+        memory[:] = prompt + 1
+        answers = backend.set(page_keys(4, prompt=prompt), pages[begin:][:4], [])
+        assert answers == [True] * 4, f"STORE-3: there is room for all, got {answers}"
+        assert backend.get(page_keys(4, prompt=prompt), pages[:4], []) == [True] * 4, "STORE-3: they were kept"
+    # The memory of the first pages is another's from now on.
+    memory[:4] = BLANK
+    backend.get(page_keys(4), pages[4:], [])
+    backend.has(page_keys(4))
+    backend.close()
+    assert (memory[:4] == BLANK).all(), "STORE-16: the memory of a get was written after it had returned"
+    assert (memory[4:] == 1).all(), "STORE-3: the pages of the last get"

@@ -108,8 +108,14 @@ class StorageBackend(ABC):
         for a pool that the options of the backend do not allow.
         """
 
-    def register(self, regions: Sequence[memoryview]) -> None:
-        """Announce the memory regions of all targets and sources. Called once, before the first get or set."""
+    def register(self, regions: Sequence[memoryview]) -> bool | None:
+        """Announce all host memory of a cache, once, before the first get or set. Returns whether it is accepted.
+
+        A backend that returns True uses the memory of a get or set until the call has returned or raised, however long
+        that takes, and not after it. Its targets and sources are then views of these regions: nothing is copied on the
+        way. Otherwise, as here, each call has memory of its own, and what is written late reaches no page of the cache.
+        """
+        return False
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         """How many pages of a prefix can be used: the largest number that every pool accepts.

@@ -54,8 +54,8 @@ class StorageWrapper(StorageBackend):
     def register_pools(self, page_bytes: Mapping[str, int]) -> None:
         self.inner.register_pools(page_bytes)
 
-    def register(self, regions: Sequence[memoryview]) -> None:
-        self.inner.register(regions)
+    def register(self, regions: Sequence[memoryview]) -> bool | None:
+        return self.inner.register(regions)
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         return self.inner.exists(keys, queries, prefix_keys)

@@ -143,9 +143,22 @@ def test_the_counts_are_those_of_the_cache(metrics: CacheMetrics, tmp_path: Path
     moved |= {"store": counters.bytes_stored, "prefetch": counters.bytes_prefetched}
     assert scrape.by("hicache_bytes_total", "transfer") == moved, f"expected {moved}"
     assert moved["store"] == moved["backup"] > 0, f"each page that was backed up was stored, got {moved}"
+    assert counters.bytes_staged == 0, f"STORE-16: {counters.bytes_staged} bytes were copied once more on the way"
     assert came == [4 * PAGE, 0], f"the first prompt is in storage, the other is not, got {came}"
     assert scrape.value("hicache_prefetch_tokens_total") == sum(came), f"expected {sum(came)}"
     assert scrape.value("hicache_storage_errors_total", backend="memory") == errors == 0, "no call failed"
+
+
+def test_what_is_copied_once_more_on_its_way_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStorage, "register", lambda *_: None)
+    with open_cache(three_tiers(tmp_path)) as cache:
+        insert(cache, 1)
+        cache.reset()
+        came = fetch(cache, 1)
+        counters = cache.counters
+    moved = counters.bytes_stored + counters.bytes_prefetched
+    assert came == 4 * PAGE, f"the prompt is in storage, {came} tokens came"
+    assert counters.bytes_staged == moved > 0, f"STORE-16: of {moved} bytes {counters.bytes_staged} were counted"
 
 
 def test_each_prefetch_stops_for_one_reason(metrics: CacheMetrics, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, 
 from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
 from hicache.storage.secrets import redacted
+from hicache.storage.staged import StagedStorage
 from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
@@ -145,7 +146,7 @@ def _tail_pages(config: CacheConfig) -> dict[str, int]:
 
 
 class StorageWorker:
-    """Calls the backend on the threads of executors, straight into and out of the host pools.
+    """Calls the backend on the threads of executors, straight into and out of the host pools if it accepts them.
 
     What a backend raises, and what is no answer, is a miss or a refusal. The first of these is logged, and all are
     counted. `written`: the pools whose pages this rank writes. Those of other pools are left to the rank that does.
@@ -157,6 +158,7 @@ class StorageWorker:
         self._backend: StorageBackend | None = None
         self._abandoned: StorageBackend | None = None
         self._errors = dict.fromkeys(VERBS, 0)
+        self._copied = dict.fromkeys(VERBS, 0)
         self._noted = count()
 
     @property
@@ -174,18 +176,23 @@ class StorageWorker:
         """The same by the verb of the backend."""
         return dict(self._errors)
 
+    @property
+    def bytes_staged(self) -> int:
+        """How many bytes were copied between the host pools and memory of single calls."""
+        return sum(self._copied.values())
+
     def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
-        """Register the host pools with a backend: the size of their pages, and their memory.
+        """Register the host pools with a backend: the size of their pages, and their memory. Returns what to call.
 
         Raises what the backend raises when it cannot register them. The backend is then closed.
         """
         try:
             backend.register_pools(page_bytes)
-            backend.register(self._pools.regions())
+            is_accepted = backend.register(self._pools.regions())
         except Exception:
             self._call("close", backend.close, is_closed)
             raise
-        return backend
+        return backend if is_accepted is True else StagedStorage(backend, self._note_copied)
 
     def attach(self, backend: StorageBackend) -> None:
         """Call this backend from now on."""
@@ -269,6 +276,9 @@ class StorageWorker:
         if reading.flaw:
             self.note_error(verb, reading.flaw, error)
         return reading.pages
+
+    def _note_copied(self, verb: str, size_bytes: int) -> None:
+        self._copied[verb] += size_bytes
 
     def note_error(self, verb: str, flaw: str, error: Exception | None) -> None:
         """Count a call that raised, or gave no answer, and log the first one."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hicache import cache
 from hicache.config import ExecutorKind
 from hicache.storage.answers import Reading
+from hicache.storage.base import StorageBackend
+from hicache.storage.staged import StagedStorage
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.rows import Row
@@ -48,6 +50,30 @@ class AnyNumberIsPages(OtherParts):
     """What storage answers to the question for a prefix is the number of its pages, whatever it is."""
 
     parts = ((cache, "StorageWorker", _AnyNumber),)
+
+
+class _LendsToAll(StorageWorker):
+    def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
+        super().prepared(backend, page_bytes)
+        return backend
+
+
+class LendsToAll(OtherParts):
+    """Each backend gets views of the host memory, whether it has accepted it or not."""
+
+    parts = ((cache, "StorageWorker", _LendsToAll),)
+
+
+class _StagesAll(StorageWorker):
+    def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
+        super().prepared(backend, page_bytes)
+        return StagedStorage(backend, self._note_copied)
+
+
+class StagesAll(OtherParts):
+    """No backend gets views of the host memory, although it has accepted it."""
+
+    parts = ((cache, "StorageWorker", _StagesAll),)
 
 
 class WaitsForEver(ReferenceAdapter):
@@ -142,6 +168,30 @@ ROWS = (
         adapter=AnyNumberIsPages,
         test=f"{MISBEHAVING}test_a_prefix_is_in_storage_only_if_the_answer_is_a_number_of_its_pages",
         told="STORE-12|TypeError",
+    ),
+    Row(
+        slug="late-writes-reach-pages",
+        source="ours",
+        clauses=("STORE-16",),
+        adapter=LendsToAll,
+        test=f"{MISBEHAVING}test_what_a_backend_writes_late_reaches_no_page_of_the_prompt",
+        told="STORE-16|REQ-3",
+    ),
+    Row(
+        slug="late-writes-reach-other-pages",
+        source="ours",
+        clauses=("STORE-16",),
+        adapter=LendsToAll,
+        test=f"{MISBEHAVING}test_what_a_backend_writes_late_reaches_nobody_elses_page",
+        told="STORE-16|REQ-3",
+    ),
+    Row(
+        slug="accepted-memory-is-not-used",
+        source="ours",
+        clauses=("STORE-9", "STORE-16"),
+        adapter=StagesAll,
+        test="test_flow_storage_operator.py::test_pages_are_read_and_written_in_the_memory_of_the_host_tier",
+        told="STORE-9",
     ),
     Row(
         slug="a-backend-is-waited-for-without-end",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from threading import Event
 from typing import Any, TypeVar, cast
 
 from hicache.storage.base import Pieces, PoolQuery
 from hicache.storage.wrappers import StorageWrapper
+from hicache.testing.storage.scripted import NOISE
 
 BACKEND = f"{__name__}:MisbehavingStorage"
 """The name of the backend in a configuration."""
@@ -53,12 +54,21 @@ class Script:
     """What a wrapper does from now on, by verb.
 
     `lies`: what is given instead of a call of the inner backend. `gates`: where a call waits before the inner backend
-    is called. `deadly`: the verbs that raise ThreadKilledError.
+    is called. `deadly`: the verbs that raise ThreadKilledError. `kept`: the targets of each `get` that has returned, if
+    they are kept; a backend that keeps them does not accept the memory of a cache.
     """
 
     lies: dict[str, Lie] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     deadly: set[str] = field(default_factory=set)
+    kept: list[Pieces] | None = None
+
+    def write_late(self) -> int:
+        """Write to all that was kept. Returns to how many pages."""
+        kept = self.kept or []
+        for piece in chain.from_iterable(kept):
+            piece[:] = bytes([NOISE]) * len(piece)
+        return len(kept)
 
     def hang(self, verb: str) -> Gate:
         """Hold the calls of a verb at a new gate."""
@@ -104,7 +114,13 @@ class MisbehavingStorage(StorageWrapper):
         return self._answer("has", len(keys), lambda: self.inner.has(keys))
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        return self._answer("get", len(keys), lambda: self.inner.get(keys, targets, prefix_keys))
+        answers = self._answer("get", len(keys), lambda: self.inner.get(keys, targets, prefix_keys))
+        if self._script.kept is not None:
+            self._script.kept += targets
+        return answers
+
+    def register(self, regions: Sequence[memoryview]) -> bool | None:
+        return self.inner.register(regions) if self._script.kept is None else None
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         return self._answer("set", len(keys), lambda: self.inner.set(keys, sources, prefix_keys))

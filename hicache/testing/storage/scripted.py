@@ -229,8 +229,9 @@ class ScriptedStorage(StorageBackend):
     def close(self) -> None:
         self._note("close", (), ())
 
-    def register(self, regions: Sequence[memoryview]) -> None:
+    def register(self, regions: Sequence[memoryview]) -> bool:
         self._regions = [_extent(region) for region in regions]
+        return True
 
     def _read(self, key: str, target: Pieces) -> bool:
         self._watch(target)

@@ -137,7 +137,7 @@ BACKEND_CLAUSES: Mapping[str, Clause] = {
     clause_id: CONTRACT[clause_id]
     for clause_id in (
         "KEY-2",
-        *(f"STORE-{number}" for number in range(1, 16)),
+        *(f"STORE-{number}" for number in range(1, 17)),
         "FLOW-13",
         *("SEC-4", "SEC-5", "SEC-6", "SEC-7"),
     )

@@ -7,6 +7,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from ctypes import memmove
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -436,6 +437,39 @@ class Copies(DictionaryStorage):
         for piece in pieces:
             piece[:], rest = rest[: len(piece)], rest[len(piece) :]
         return answer
+
+
+class Accepts(DictionaryStorage):
+    """Accepts the memory of a cache, and keeps to it."""
+
+    def register(self, regions: Sequence[memoryview]) -> bool:
+        return True
+
+
+class KeepsMemory(Accepts):
+    """Keeps the targets of its last call."""
+
+    kept: Sequence[Pieces] = ()
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        # Parts of them: to release the targets would not release these.
+        self.kept = [[piece[1:] for piece in page] for page in targets]
+        return super().get(keys, targets, prefix_keys)
+
+
+class WritesLate(Accepts):
+    """Writes the pages of each get once more, when it is called again: the addresses are all that it keeps."""
+
+    late: tuple[int, bytes] | None = None
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        answers = super().get(keys, targets, prefix_keys)
+        if self.late is not None:
+            address, content = self.late
+            memmove(address, content, len(content))
+        first = targets[0][0]
+        self.late = np.frombuffer(first, dtype=np.uint8).ctypes.data, bytes(first)
+        return answers
 
 
 class Unpickles(DictionaryStorage):

@@ -40,6 +40,8 @@ FOUND = [
     (backends.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
     (backends.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),
     (backends.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
+    (backends.KeepsMemory, "conformance/storage/test_capacity.py", "STORE-16"),
+    (backends.WritesLate, "conformance/storage/test_capacity.py", "STORE-16"),
     (backends.Unpickles, "conformance/storage/test_names.py", "SEC-6"),
     (backends.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
     (backends.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),

@@ -22,7 +22,7 @@ CLAUSES_BY_SECTION = {
     "LOCK": 9,
     "EVICT": 12,
     "HOST": 10,
-    "STORE": 15,
+    "STORE": 16,
     "FETCH": 10,
     "RANK": 8,
     "CONF": 7,
