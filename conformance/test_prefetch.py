@@ -1,4 +1,4 @@
-"""FETCH-1, FETCH-4 to FETCH-6: which prefetches begin, which pages they read, and what enters the tree."""
+"""FETCH-1, FETCH-4 to FETCH-6, FETCH-11: which prefetches begin, which pages they read, and what enters the tree."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.pools import component_of
 from hicache.types import Handle, Key, Pool, StorageKind, Tier
 
 from .checks import require_all_evictable, require_requests_released
@@ -15,11 +16,17 @@ from .scenario import (
     FULL,
     MAMBA,
     SWA,
+    TOMBSTONE,
     capacity_for,
     evict_all,
+    evict_host,
+    evict_inner_from_host,
+    evicted_with,
     has,
     key_of,
+    longer_prompt,
     put,
+    put_on_host,
     tier_hits,
     tokens_in_pages,
     window_pages,
@@ -53,6 +60,7 @@ from .storage_scenes import (
 from .tree_view import Pages, free_host_slots, host_slots, pins, prefixes
 
 STEPPED = [Capability.STEPPED_STORAGE]
+THROUGH = [WritePolicy.WRITE_THROUGH]
 
 LONG_TIME_S = 1e9
 
@@ -609,3 +617,79 @@ def test_a_full_device_does_not_stop_a_prefetch(driver: Driver) -> None:
     receipt = driver.lock(driver.match(key_of(driver, OTHER)).device_anchor)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: storage gives to the host, where there is room"
     driver.unlock(receipt)
+
+
+# FETCH-11: KV that the host has without its window or state is not read.
+
+
+def put_tombstone_on_host(driver: Driver, component: str, *prompts: Pages) -> None:
+    """Prompts in storage; and on the host KV of the tombstone without a component, below which a longer prompt is."""
+    put_in_storage_alone(driver, TOMBSTONE, *prompts)
+    put_on_host(driver, longer_prompt(driver))
+    evict_inner_from_host(driver, component)
+    lacking = {name for name in evicted_with(driver, component) if TOMBSTONE not in host_slots(driver, name)}
+    assert lacking == evicted_with(driver, component), f"EVICT-3: {component} of {TOMBSTONE} left the host"
+    assert TOMBSTONE in host_slots(driver, FULL), f"EVICT-3: KV of {TOMBSTONE} is on the host"
+
+
+def kv_read(driver: Driver, first_call: int, prompt: Pages) -> dict[str, list[int]]:
+    """Which pages of a prompt were read since a call, counted from one, of KV and each of its sidecars."""
+    read = {key for call in store(driver).calls[first_call:] if call.verb == "get" for key in call.keys}
+    return {
+        pool: [page for page, key in enumerate(object_keys(driver, pool, prompt), 1) if key in read]
+        for pool, component in component_of(driver.config).items()
+        if component == FULL
+    }
+
+
+@clause("FETCH-11", "FETCH-6", needs=STEPPED, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
+def test_a_prefetch_reads_only_the_state_of_kv_that_is_on_the_host(driver: Driver) -> None:
+    put_tombstone_on_host(driver, MAMBA)
+    before, free = len(store(driver).calls), free_host_slots(driver)
+    came = prefetch(driver, TOMBSTONE)
+    assert came == len(TOMBSTONE), f"FETCH-11: storage has the state: expected {len(TOMBSTONE)} pages, {came} came"
+    read = kv_read(driver, before, TOMBSTONE)
+    assert not any(read.values()), f"FETCH-11: the host has all KV of {TOMBSTONE}, and {read} were read"
+    assert free_host_slots(driver)[FULL] == free[FULL], "FETCH-4: no slot of KV was taken"
+    assert tier_hits(driver, TOMBSTONE) == (0, len(TOMBSTONE)), "FETCH-11: what came is found with it"
+    driver.load(key_of(driver, TOMBSTONE))
+
+
+@clause("FETCH-11", "FETCH-6", needs=STEPPED, components=(SWA,), page_sizes=[16], write_policies=THROUGH)
+def test_a_prefetch_reads_only_the_window_of_kv_that_is_on_the_host(driver: Driver) -> None:
+    put_tombstone_on_host(driver, SWA)
+    before = len(store(driver).calls)
+    came = prefetch(driver, TOMBSTONE)
+    assert came == len(TOMBSTONE), f"FETCH-11: storage has the window: expected {len(TOMBSTONE)} pages, {came} came"
+    read = kv_read(driver, before, TOMBSTONE)
+    assert not any(read.values()), f"FETCH-11: the host has all KV of {TOMBSTONE}, and {read} were read"
+    driver.load(key_of(driver, TOMBSTONE))
+
+
+@clause("FETCH-11", "FETCH-2", needs=STEPPED, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
+def test_kv_that_a_prefetch_counts_on_stays_on_the_host_until_it_ends(driver: Driver) -> None:
+    prompt = (*TOMBSTONE, 7, 8)
+    put_tombstone_on_host(driver, MAMBA, prompt)
+    before = len(store(driver).calls)
+    ticket = begin_prefetch(driver, prompt)
+    fetching(driver)
+    evict_host(driver)
+    assert TOMBSTONE in host_slots(driver, FULL), "FETCH-11: the prefetch goes on from there: expected it to stay"
+    driver.drain()
+    came = prefetched_pages(driver, ticket)
+    assert came == len(prompt), f"FETCH-11: expected {len(prompt)} pages, {came} came"
+    read = kv_read(driver, before, prompt)
+    expected = {pool: [3, 4] for pool in read}
+    assert read == expected, f"FETCH-11: the host has the first pages: expected {expected} to be read, got {read}"
+    driver.load(key_of(driver, prompt))
+    evict_both_tiers(driver)
+
+
+@clause("FETCH-11", "FETCH-8", needs=STEPPED, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
+def test_kv_that_a_prefetch_counted_on_is_free_to_leave_when_it_was_aborted(driver: Driver) -> None:
+    put_tombstone_on_host(driver, MAMBA)
+    ticket = begin_prefetch(driver, TOMBSTONE)
+    fetching(driver)
+    driver.abort_prefetch(ticket)
+    driver.drain()
+    evict_both_tiers(driver)

@@ -1,4 +1,4 @@
-"""FETCH-2, FETCH-3, FETCH-8, FETCH-10: what a prefetch pins, how long it is waited for, and what its end releases."""
+"""FETCH-2, FETCH-3, FETCH-8, FETCH-10, FETCH-11: what a prefetch pins, how long it may take, what its end releases."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.pools import component_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
 
 from .checks import refused, require_all_evictable
-from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, has, host_config, put, tier_hits, window_pages
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    best_match,
+    evict_all,
+    evict_host,
+    has,
+    host_config,
+    put,
+    put_on_host,
+    tier_hits,
+    window_pages,
+)
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -401,10 +415,29 @@ def test_a_prefetch_that_may_be_cut_reaches_the_only_state_of_a_long_prompt(driv
         assert len(reads) == len(set(reads)), f"FETCH-4: of {len(reads)} objects read some were read twice"
 
 
-def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int) -> tuple[int, int]:
+@clause("FETCH-11", "FETCH-10", needs=STEPPED_STORAGE, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
+def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Driver) -> None:
+    half, branch = LONG[:150], (*LONG[:150], 901)
+    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+        long.check_every = 0
+        put_in_storage_alone(long, *(LONG[:end] for end in range(STATE_PAGES, len(LONG), STATE_PAGES)), half, LONG)
+        came, batches = 0, 0
+        while came < len(LONG):
+            long.reset()
+            put_on_host(long, branch)
+            receipt = long.lock_host(best_match(long, branch))
+            evict_host(long, MAMBA)
+            long.unlock_host(receipt)
+            came, _ = require_kept_when_cut(long, LONG, batches, on_host=len(half))
+            batches += 1
+            assert batches < MAX_BATCHES, f"FETCH-11: {MAX_BATCHES} batches were read: expected all pages, got {came}"
+
+
+def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int, on_host: int = 0) -> tuple[int, int]:
     """Cut a prefetch after so many answers of storage: it keeps what can be used of what was read.
 
-    Returns how many pages came, and how many pages of KV were read.
+    `on_host`: of how many of the first pages the host has KV. Returns how many pages came, and how many pages of KV
+    were read.
     """
     earlier = len(store(driver).calls)
     ticket = begin_prefetch(driver, prompt)
@@ -414,6 +447,11 @@ def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int) -> tuple[
             driver.advance(one.ticket)
     were_read = {key for call in store(driver).calls[earlier:] if call.verb == "get" for key in call.keys}
     read = {pool: [key in were_read for key in object_keys(driver, pool, prompt)] for pool in pools(driver)}
+    for pool, component in component_of(driver.config).items():
+        if component == FULL and on_host:
+            again = sum(read[pool][:on_host])
+            assert not again, f"FETCH-11: of {on_host} pages of {pool} on the host {again} were read"
+            read[pool][:on_host] = [True] * on_host
     expected, came = restorable_pages(read, window_pages(driver.config)), prefetched_pages(driver, ticket)
     assert came == expected, (
         f"FETCH-10: cut after {batches} batches, of {expected} pages everything has come: got {came}"

@@ -73,9 +73,10 @@ class PrefetchOperation:
     `deadline_s`: until when the policy `timeout` waits. `ends`: where the part that is read now ends, and those after
     it, in pages past `begin`; none before storage has answered. `length`: pages of the prefix that is tried. `job`:
     what storage does for it now, or None. `queries`: how often it asked again how much storage has of this part.
-    `pages`: by component, its host pages. `pages_read`: by pool that a prefix needs without a gap, how many of its
-    first pages have come. `came`: how many pages past `begin` the tree has since it inserted a part. `has_ended`: what
-    it brought is in the tree, or it brought nothing.
+    `on_host`: of how many pages past the anchor the tree has FULL on the host, so that they are not read; `host_pin`
+    keeps them there. `pages`: by component, its host pages; those of FULL follow them. `pages_read`: by pool that a
+    prefix needs without a gap, how many of the first of those have come. `came`: how many pages past `begin` the tree
+    has since it inserted a part. `has_ended`: what it brought is in the tree, or it brought nothing.
     """
 
     key: RadixKey
@@ -88,6 +89,8 @@ class PrefetchOperation:
     length: int = 0
     job: StorageJob | None = None
     queries: int = 0
+    on_host: int = 0
+    host_pin: LockReceipt | None = None
     pages: dict[str, Slots] = field(default_factory=dict)
     pages_read: dict[str, int] = field(default_factory=dict)
     came: int = 0
@@ -261,9 +264,21 @@ class PrefetchManager:
         operation.ends = [end for end in ends if end > operation.came]
         operation.queries = 0
         if operation.ends:
+            self._pin_on_host(operation)
             self._read(operation, operation.ends[0] - operation.came)
         else:
             self._complete(operation)
+
+    def _pin_on_host(self, operation: PrefetchOperation) -> None:
+        """Find what the tree has of FULL on the host past the anchor, without the window or the state, and keep it."""
+        last = operation.anchor
+        for node in self._tree.radix.walk(operation.key) if self._requests.tail_pools else ():
+            if node.start >= last.end and node.host[FULL].value is None:
+                break
+            last = node if node.start >= last.end else last
+        before, operation.host_pin = operation.host_pin, None if last is operation.anchor else self._pin(last)
+        self._unpin(before)
+        operation.on_host = last.end - operation.anchor.end
 
     def _query(self, operation: PrefetchOperation, length: int) -> None:
         """Ask how much of a part storage has. Goes on with the next one below the threshold, or after MAX_QUERIES."""
@@ -280,14 +295,14 @@ class PrefetchManager:
 
     def _read(self, operation: PrefetchOperation, length: int) -> None:
         """Take host pages for what storage has, and read it; ask for less when there is no room."""
-        wanted = self._requests.wanted(length)
+        wanted = self._wanted(operation, length)
         self._give_back_beyond(operation, wanted)
         missing = {name: count - len(operation.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
         if self._is_too_short(operation, length):
             self._begin_part(operation, operation.ends[1:])
         elif (taken := self._evictor.allocate(missing)) is None:
             operation.ends = operation.ends[:1]
-            self._query(operation, self._length_with_room(wanted, missing))
+            self._query(operation, self._length_with_room(operation, wanted, missing))
         else:
             for name, pages in taken.items():
                 operation.pages[name] = np.concatenate((operation.pages.get(name, NO_SLOTS), pages))
@@ -296,10 +311,17 @@ class PrefetchManager:
             job = self._requests.read(hashes, operation.pages, pages_read, operation.anchor)
             operation.job = self._queue.add(job)
 
-    def _length_with_room(self, wanted: Mapping[str, int], missing: Mapping[str, int]) -> int:
+    def _wanted(self, operation: PrefetchOperation, length: int) -> dict[str, int]:
+        """The host pages of each component that a prefix of so many pages past the anchor needs from storage."""
+        return self._requests.wanted(length) | {Component.FULL: max(0, length - operation.on_host)}
+
+    def _length_with_room(
+        self, operation: PrefetchOperation, wanted: Mapping[str, int], missing: Mapping[str, int]
+    ) -> int:
         """The longest prefix that there is room for. One that is shorter than its window needs all pages of it."""
         room = {name: wanted[name] - count + self._evictor.available(name) for name, count in missing.items()}
-        return min(pages for name, pages in room.items() if pages < wanted[name])
+        before: Mapping[str, int] = {Component.FULL: operation.on_host}
+        return min(pages + before.get(name, 0) for name, pages in room.items() if pages < wanted[name])
 
     def _give_back_beyond(self, operation: PrefetchOperation, wanted: Mapping[str, int]) -> None:
         """Free the pages that a shorter prefix does not need."""
@@ -328,12 +350,12 @@ class PrefetchManager:
         start = operation.anchor.end
         end = (start + length) * self._tree.radix.bytes_per_page
         key = RadixKey(operation.key.data[:end], operation.key.namespace)
-        wanted = self._requests.wanted(length)
+        wanted = self._wanted(operation, length)
         pages = {name: operation.pages[name][:count] for name, count in wanted.items()}
         operation.pages = {name: operation.pages[name][count:] for name, count in wanted.items()}
         operation.pages_read = {}
         self._tree.counters.bytes_prefetched += self._requests.bytes_of(pages)
-        unused = HostInsertion(self._tree, key, start, pages).insert_host(self._tree.tick())
+        unused = HostInsertion(self._tree, key, start, operation.on_host, pages).insert_host(self._tree.tick())
         for name, own in unused.items():
             self._evictor.free(name, own)
         best = self._tree.match(operation.key).best
@@ -363,6 +385,7 @@ class PrefetchManager:
         operation.has_ended = True
         self._tree.counters.traffic.tokens_prefetched += operation.came * self._page_size
         self._unpin(operation.pin)
+        self._unpin(operation.host_pin)
         if operation.job is None or self._queue.stop(operation.job):
             self._free(operation)
 
@@ -387,11 +410,14 @@ class PrefetchManager:
             return self._unbroken(operation)
         failed = job.parts[len(answers) - 1]
         assert isinstance(failed, PageBatch), f"{job} reads no pages"
-        return operation.pages_read[failed.pool] if failed.pool in self._requests.prefix_pools else operation.length - 1
+        if failed.pool in self._requests.prefix_pools:
+            return operation.on_host + operation.pages_read[failed.pool]
+        return operation.length - 1
 
     def _unbroken(self, operation: PrefetchOperation) -> int:
-        """The first pages that have come of every pool without gaps."""
-        return min(operation.pages_read.get(pool, 0) for pool in self._requests.prefix_pools)
+        """The first pages that have come of every pool without gaps, or were there."""
+        come = min(operation.pages_read.get(pool, 0) for pool in self._requests.prefix_pools)
+        return min(operation.length, operation.on_host + come)
 
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         """The prefix that every rank could use if nothing more came."""
@@ -404,7 +430,7 @@ class PrefetchManager:
         mine = {pool: now.get(pool, 0) + operation.pages_read.get(pool, 0) for pool in prefix_pools}
         mine |= {pool: now.get(pool, 0) for pool in self._requests.tail_pools}
         agreed = self._stop_policy.completed(mine)
-        length = min(agreed[pool] for pool in prefix_pools)
+        length = min(operation.length, operation.on_host + min(agreed[pool] for pool in prefix_pools))
         for pool, name in self._requests.tail_pools.items():
             needed = len(operation.pages[name])
             if agreed[pool] < needed:
@@ -450,14 +476,17 @@ def _pages_by_pool(job: StorageJob, answers: Answers) -> dict[str, int]:
 class HostInsertion:
     """Inserts host pages that storage gave into the tree, as it is by now.
 
-    `key`: to the end of what came. `start`: pages from the root to where `pages` begin. `pages`: of FULL all from
-    there; of SWA the last ones; of MAMBA the state at the end.
+    `key`: to the end of what came. `start`: pages from the root to the anchor. `on_host`: of how many pages past it the
+    host has FULL. `pages`: of FULL all that follow; of SWA the last ones; of MAMBA the state at the end.
     """
 
-    def __init__(self, tree: ComponentTree, key: RadixKey, start: int, pages: Mapping[str, Slots]) -> None:
+    def __init__(
+        self, tree: ComponentTree, key: RadixKey, start: int, on_host: int, pages: Mapping[str, Slots]
+    ) -> None:
         self._tree = tree
         self._key = key
         self._start = start
+        self._full_start = start + on_host
         self._pages = pages
         self._end = tree.radix.page_count(key)
         self._window_start = self._end - len(pages.get(Component.SWA, ()))
@@ -521,5 +550,5 @@ class HostInsertion:
             return None
         if name == Component.MAMBA:
             return pages.copy() if node.end == self._end else None
-        first = self._start if name == Component.FULL else self._window_start
+        first = self._full_start if name == Component.FULL else self._window_start
         return pages[node.start - first : node.end - first].copy() if node.start >= first else None

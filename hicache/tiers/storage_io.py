@@ -80,13 +80,14 @@ class StorageRequests:
     ) -> StorageJob:
         """Read a prefix past the node `before` into host pages: pools without gaps first, then the tails.
 
-        `pages_read`: by pool, how many of its first pages have come already and are not read again.
+        `pages`: of each component the last ones of the prefix. `pages_read`: by pool, how many of the first of them
+        have come already and are not read again.
         """
         full = pages[Component.FULL]
         batches: list[PageBatch] = []
         for pool in self.prefix_pools:
             first = pages_read.get(pool, 0)
-            batches += self._batches(pool, hashes[first:], full[first:])
+            batches += self._batches(pool, hashes[len(hashes) - len(full) + first :], full[first:])
         for pool, name in self.tail_pools.items():
             batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
         return self._job(StorageKind.PREFETCH, tuple(batches), before)

@@ -431,11 +431,51 @@ class ReadsAllFirst(OtherParts):
     parts = ((hicache.cache, "PrefetchManager", _ReadsAllFirst),)
 
 
+class _ReadsHostKv(PrefetchManager):
+    def _pin_on_host(self, operation: PrefetchOperation) -> None:
+        """It counts on nothing."""
+
+
+class ReadsHostKv(OtherParts):
+    """Reads the KV again that the host has without its state, into slots of its own."""
+
+    parts = ((hicache.cache, "PrefetchManager", _ReadsHostKv),)
+
+
+class _PinsNoHostKv(PrefetchManager):
+    def _pin_on_host(self, operation: PrefetchOperation) -> None:
+        super()._pin_on_host(operation)
+        self._unpin(operation.host_pin)
+        operation.host_pin = None
+
+
+class PinsNoHostKv(OtherParts):
+    """Counts on KV of the host that may be evicted until the rest has come."""
+
+    parts = ((hicache.cache, "PrefetchManager", _PinsNoHostKv),)
+
+
+class _CountsNoHostKv(PrefetchManager):
+    def _usable_so_far(self, operation: PrefetchOperation) -> int:
+        before, operation.on_host = operation.on_host, 0
+        usable = super()._usable_so_far(operation)
+        operation.on_host = before
+        return usable
+
+
+class CountsNoHostKv(OtherParts):
+    """A prefetch that is cut keeps nothing past KV that it has not read itself."""
+
+    parts = ((hicache.cache, "PrefetchManager", _CountsNoHostKv),)
+
+
 class _ShortensFullAlone(PrefetchManager):
-    def _length_with_room(self, wanted: Mapping[str, int], missing: Mapping[str, int]) -> int:
+    def _length_with_room(
+        self, operation: PrefetchOperation, wanted: Mapping[str, int], missing: Mapping[str, int]
+    ) -> int:
         if self._evictor.available(Component.FULL) >= missing[Component.FULL]:
             return 0
-        return super()._length_with_room(wanted, missing)
+        return super()._length_with_room(operation, wanted, missing)
 
 
 class ShortensFullAlone(OtherParts):
@@ -693,6 +733,30 @@ ROWS = (
         clauses=("FETCH-10",),
         adapter=ReadsAllFirst,
         test="test_prefetch_end.py::test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come",
+        told="FETCH-10",
+    ),
+    Row(
+        slug="reads-kv-of-the-host",
+        source="ours",
+        clauses=("FETCH-11",),
+        adapter=ReadsHostKv,
+        test=f"{PREFETCH}test_a_prefetch_reads_only_the_state_of_kv_that_is_on_the_host",
+        told="FETCH-11",
+    ),
+    Row(
+        slug="counts-on-kv-that-may-leave",
+        source="ours",
+        clauses=("FETCH-11",),
+        adapter=PinsNoHostKv,
+        test=f"{PREFETCH}test_kv_that_a_prefetch_counts_on_stays_on_the_host_until_it_ends",
+        told="FETCH-11",
+    ),
+    Row(
+        slug="a-cut-forgets-kv-of-the-host",
+        source="ours",
+        clauses=("FETCH-11", "FETCH-10"),
+        adapter=CountsNoHostKv,
+        test="test_prefetch_end.py::test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come",
         told="FETCH-10",
     ),
     Row(

@@ -23,7 +23,7 @@ CLAUSES_BY_SECTION = {
     "EVICT": 12,
     "HOST": 10,
     "STORE": 16,
-    "FETCH": 10,
+    "FETCH": 11,
     "RANK": 8,
     "CONF": 7,
     "REQ": 7,
