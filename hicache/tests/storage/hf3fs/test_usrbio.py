@@ -114,6 +114,20 @@ def test_a_move_that_does_not_end_ends_the_use_of_its_ring(open_here: OpenHere, 
     assert take(open_here(), "b") == page(2), "STORE-4: the page is there"
 
 
+def test_a_move_that_ends_late_writes_to_no_memory_of_the_caller(open_here: OpenHere, stand_in: UsrbioStandIn) -> None:
+    backend = open_here()
+    memory = bytearray(2 * PAGE_BYTES)
+    regions = [memoryview(memory)[begin:][:PAGE_BYTES] for begin in (0, PAGE_BYTES)]
+    assert backend.register([memoryview(memory)]) is True, "STORE-16: the bytes of a ring are copied within the call"
+    put(backend, a=page(1), b=page(2))
+    stand_in.lost = 2
+    assert backend.get(["a", "b"], [[region] for region in regions], ()) == [False, False], "STORE-3: none ended"
+    memory[:] = bytes(len(memory))
+    late = sum(ring.end_late() for ring in stand_in.rings)
+    assert late == 2, f"both moves end when their call has returned, got {late}"
+    assert not any(memory), "STORE-16: the memory is another's by then, and was written"
+
+
 def test_a_ring_that_cannot_be_made_leaves_nothing_open(
     open_here: OpenHere, stand_in: UsrbioStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from weakref import WeakSet
 
 
 class IoVector:
@@ -63,6 +64,13 @@ class IoRing:
         done = [self._moved(*self.prepared.popleft()) for _ in range(wanted - lost)]
         return done[::-1]
 
+    def end_late(self) -> int:
+        """Do the moves that were given up; returns how many."""
+        late = len(self.prepared)
+        while self.prepared:
+            self._moved(*self.prepared.popleft())
+        return late
+
     def _moved(self, iov: IoVector, fd: int, off: int) -> IoVector:
         try:
             move = os.preadv if self._for_read else os.pwritev
@@ -77,7 +85,7 @@ class UsrbioStandIn:
 
     `registered`: the descriptors that are registered. `memories`: the names of all shared memory. `submissions`: how
     many moves each had. `lost`: how many moves of a submission do not end from now on. `most_bytes`: how many bytes of
-    a move are reported at most.
+    a move are reported at most. `rings`: those that are in use.
     """
 
     def __init__(self, mount_point: Path) -> None:
@@ -87,6 +95,7 @@ class UsrbioStandIn:
         self.submissions: list[int] = []
         self.lost = 0
         self.most_bytes = 1 << 62
+        self.rings = WeakSet[IoRing]()
 
     def extract_mount_point(self, path: str) -> str | None:
         """Where 3FS is mounted that has this file."""
@@ -115,4 +124,6 @@ class UsrbioStandIn:
         """Make a ring."""
         assert hf3fs_mount_point == str(self._mount_point), f"nothing is mounted at {hf3fs_mount_point}"
         assert io_depth == 0, f"the default is expected, got {io_depth}"
-        return IoRing(self, entries, for_read=for_read)
+        ring = IoRing(self, entries, for_read=for_read)
+        self.rings.add(ring)
+        return ring
