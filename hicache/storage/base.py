@@ -108,7 +108,7 @@ class StorageBackend(ABC):
         for a pool that the options of the backend do not allow.
         """
 
-    def register(self, regions: Sequence[memoryview]) -> bool | None:
+    def register(self, regions: Sequence[memoryview]) -> bool:
         """Announce all host memory of a cache, once, before the first get or set. Returns whether it is accepted.
 
         A backend that returns True uses the memory of a get or set until the call has returned or raised, however long

@@ -54,7 +54,7 @@ class StorageWrapper(StorageBackend):
     def register_pools(self, page_bytes: Mapping[str, int]) -> None:
         self.inner.register_pools(page_bytes)
 
-    def register(self, regions: Sequence[memoryview]) -> bool | None:
+    def register(self, regions: Sequence[memoryview]) -> bool:
         return self.inner.register(regions)
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:

@@ -150,7 +150,7 @@ def test_the_counts_are_those_of_the_cache(metrics: CacheMetrics, tmp_path: Path
 
 
 def test_what_is_copied_once_more_on_its_way_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryStorage, "register", lambda *_: None)
+    monkeypatch.setattr(MemoryStorage, "register", lambda *_: False)
     with open_cache(three_tiers(tmp_path)) as cache:
         insert(cache, 1)
         cache.reset()

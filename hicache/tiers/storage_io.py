@@ -9,6 +9,7 @@ from traceback import format_exception
 from typing import TypeAlias
 
 from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError
 from hicache.metrics import Counters
 from hicache.pools.host import HostPools
 from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
@@ -146,6 +147,17 @@ def _tail_pages(config: CacheConfig) -> dict[str, int]:
     return tail_pages
 
 
+def _accepts(backend: StorageBackend, regions: Sequence[memoryview]) -> bool:
+    answer: object = backend.register(regions)
+    if answer is True or answer is False:
+        return answer
+    # A backend of the time before there was an answer may count on memory that it knows.
+    raise ConfigurationError(
+        f"register of {type(backend).__name__} must return True or False, got {answer!r}: whether it uses memory of "
+        "a call no longer than the call takes"
+    )
+
+
 class StorageWorker:
     """Calls the backend on the threads of executors, straight into and out of the host pools if it accepts them.
 
@@ -185,15 +197,16 @@ class StorageWorker:
     def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
         """Register the host pools with a backend: the size of their pages, and their memory. Returns what to call.
 
-        Raises what the backend raises when it cannot register them. The backend is then closed.
+        Raises what the backend raises when it cannot register them, and ConfigurationError when it does not say whether
+        it accepts their memory. The backend is then closed.
         """
         try:
             backend.register_pools(page_bytes)
-            is_accepted = backend.register(self._pools.regions())
+            is_accepted = _accepts(backend, self._pools.regions())
         except Exception:
             self._call("close", backend.close, is_closed)
             raise
-        return backend if is_accepted is True else StagedStorage(backend, self._note_copied)
+        return backend if is_accepted else StagedStorage(backend, self._note_copied)
 
     def attach(self, backend: StorageBackend) -> None:
         """Call this backend from now on."""

@@ -119,8 +119,8 @@ class MisbehavingStorage(StorageWrapper):
             self._script.kept += targets
         return answers
 
-    def register(self, regions: Sequence[memoryview]) -> bool | None:
-        return self.inner.register(regions) if self._script.kept is None else None
+    def register(self, regions: Sequence[memoryview]) -> bool:
+        return self._script.kept is None and self.inner.register(regions)
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         return self._answer("set", len(keys), lambda: self.inner.set(keys, sources, prefix_keys))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hicache.errors import ConfigurationError
 from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
 from hicache.storage.base import Pieces, StorageBackend
@@ -53,10 +54,22 @@ class Watched(StorageWrapper):
 
 
 class Unaccepting(Watched):
-    """Has been written before there was anything to accept: `register` returns nothing."""
+    """Does not say anything of its own about memory, like most backends."""
 
-    def register(self, regions: Sequence[memoryview]) -> None:
-        pass
+    register = StorageBackend.register
+
+
+class Speechless(MemoryStorage):
+    """Was written before `register` had an answer. `is_closed`: whether it was closed."""
+
+    is_closed = False
+
+    def register(self, regions: Sequence[memoryview]) -> Any:
+        """Note the regions, and say nothing."""
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
 
 
 @pytest.fixture
@@ -112,6 +125,13 @@ def test_a_backend_that_does_not_gets_memory_of_each_call(pools: HostPools) -> N
     assert inside == 0, f"STORE-16: {inside} buffers of {len(backend.given)} lie in the host pools"
     moved = 2 * 2 * sum(pools.page_bytes().values())
     assert worker.bytes_staged == moved, f"two pages of each pool, twice: {moved} bytes, {worker.bytes_staged} counted"
+
+
+def test_a_backend_that_does_not_say_whether_it_accepts_memory_is_refused(pools: HostPools) -> None:
+    backend = Speechless("scope", {})
+    with pytest.raises(ConfigurationError, match="register of Speechless must return True or False, got None"):
+        StorageWorker(pools, frozenset(Pool)).prepared(backend, {})
+    assert backend.is_closed, "it is not used: expected it to be closed"
 
 
 # StagedStorage.
