@@ -49,20 +49,22 @@ class Family:
         return self.model_type in CONFIG_MAPPING
 
     def open(self, dtype: torch.dtype, device: str) -> PreTrainedModel:
-        """The model, its weights drawn from SEED in float32 and then rounded."""
+        """The model, its weights drawn from SEED in float32 and then rounded. Matrices of zeros are drawn too."""
         config = AutoConfig.for_model(self.model_type, **{**SIZES, **self.options})
         torch.manual_seed(SEED)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=self.attention, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
-                    parameter.mul_(WEIGHT_FACTOR)
+                    # Without an effect, it would not be noticed that a bias is lost.
+                    (parameter if parameter.any() else parameter.normal_()).mul_(WEIGHT_FACTOR)
         opened: PreTrainedModel = model.to(device=device, dtype=dtype).eval()
         return opened
 
 
 WINDOW = 24
 SLIDING, LINEAR, FULL = "sliding_attention", "linear_attention", "full_attention"
+COMPRESSED, HEAVILY_COMPRESSED = "compressed_sparse_attention", "heavily_compressed_attention"
 WINDOWED = {"sliding_window": WINDOW, "layer_types": [SLIDING, FULL, SLIDING, FULL]}
 DENSE_FIRST = ["dense", "sparse", "sparse", "sparse"]
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -209,6 +211,28 @@ FAMILIES: Mapping[str, Family] = {
             "swa_v_head_dim": 16,
         },
     ),
+    # Sliding windows, and entries that several tokens have together: with an indexer that selects them, and without.
+    "deepseek_v4": Family(
+        "deepseek_v4",
+        "eager",
+        {
+            "sliding_window": WINDOW,
+            "layer_types": [SLIDING, COMPRESSED, HEAVILY_COMPRESSED, COMPRESSED],
+            "compress_rates": {COMPRESSED: 4, HEAVILY_COMPRESSED: 16},
+            "mlp_layer_types": ["moe"] * 4,
+            "num_key_value_heads": 1,
+            "q_lora_rank": 32,
+            "qk_rope_head_dim": 8,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 2,
+            "index_n_heads": 16,
+            "index_head_dim": 16,
+            "index_topk": 16,
+            "o_groups": 2,
+            "o_lora_rank": 16,
+        },
+    ),
     # Full attention, sliding windows and states.
     "lfm3": Family("lfm3", "sdpa", {"layer_types": ["conv", SLIDING, "conv", FULL], "sliding_window": WINDOW}),
     "zaya": Family(
@@ -277,35 +301,6 @@ REFUSALS: Mapping[str, Refusal] = {
     ),
     "minimax": Refusal(
         Family("minimax", "sdpa", {"num_local_experts": 2, "block_size": 16}), UNSUPPORTED, "kept in a cache of its own"
-    ),
-    "deepseek_v4": Refusal(
-        Family(
-            "deepseek_v4",
-            "eager",
-            {
-                "sliding_window": WINDOW,
-                "layer_types": [
-                    "sliding_attention",
-                    "compressed_sparse_attention",
-                    "heavily_compressed_attention",
-                    "sliding_attention",
-                ],
-                "mlp_layer_types": ["moe"] * 4,
-                "num_key_value_heads": 1,
-                "q_lora_rank": 32,
-                "qk_rope_head_dim": 8,
-                "moe_intermediate_size": 32,
-                "n_routed_experts": 4,
-                "num_experts_per_tok": 2,
-                "index_n_heads": 16,
-                "index_head_dim": 16,
-                "index_topk": 16,
-                "o_groups": 2,
-                "o_lora_rank": 16,
-            },
-        ),
-        UNSUPPORTED,
-        "for which there is no pool",
     ),
     "mamba2": Refusal(
         Family("mamba2", "eager", {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "chunk_size": 16}),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hicache.config import (
     SINGLE_RANK,
+    BufferShape,
     CacheConfig,
     EvictionPolicy,
     ExecutorKind,
+    Follows,
     HostConfig,
     Layout,
     ModelShape,
+    PoolShape,
     StorageConfig,
     Topology,
     WritePolicy,
@@ -21,7 +24,7 @@ from hicache.config import (
 from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.types import Component, Pool, StopPolicy
 
-from .model_layout import ModelLayout
+from .model_layout import CompressorPart, ModelLayout
 
 PREFETCH_CAP_S = 60.0
 FLOAT32_BYTES = 4
@@ -106,13 +109,14 @@ def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
 
 
 def model_shape(layout: ModelLayout) -> ModelShape:
-    """A shape whose slots hold the widest layer of each pool."""
+    """A shape whose slots hold the widest layer of each pool. What a compressor projects is a layer of SWA."""
     by_pool = {pool: [part for part in layout.attention if part.pool is pool] for pool in (Pool.KV, Pool.SWA)}
     size_bytes = layout.dtype.itemsize
-    widest = max((part.size_bytes for part in layout.attention), default=0)
-    return ModelShape.hybrid(
+    widths = [part.size_bytes for part in layout.attention] + [part.projected_bytes for part in layout.compressors]
+    widest = max(widths, default=0)
+    shape = ModelShape.hybrid(
         full_layers=len(by_pool[Pool.KV]),
-        swa_layers=len(by_pool[Pool.SWA]),
+        swa_layers=len(by_pool[Pool.SWA]) + len(layout.compressors),
         mamba_layers=len(layout.states),
         kv_heads=1,
         head_dim=_elements(widest, 2 * size_bytes),
@@ -124,6 +128,17 @@ def model_shape(layout: ModelLayout) -> ModelShape:
         dtype=str(layout.dtype).removeprefix("torch."),
         is_mla=False,
     )
+    return replace(shape, pools=(*shape.pools, *_entry_pools(layout.compressors)))
+
+
+def _entry_pools(compressors: Sequence[CompressorPart]) -> Iterator[PoolShape]:
+    """The sidecars of entries that several tokens have together."""
+    by_pool: dict[str, list[CompressorPart]] = {}
+    for part in compressors:
+        by_pool.setdefault(part.pool, []).append(part)
+    for name, parts in by_pool.items():
+        entry = BufferShape("entries", parts[0].entry.shape, str(parts[0].entry.dtype).removeprefix("torch."))
+        yield PoolShape(name, Follows.EVERY_PAGE, len(parts), (entry,), tokens_per_entry=parts[0].rate)
 
 
 def _elements(widest_bytes: int, element_bytes: int) -> int:

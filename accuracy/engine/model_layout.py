@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from itertools import count
 from math import prod
@@ -25,7 +26,7 @@ from hicache.testing.adapter import PageBytes
 from hicache.testing.violation import violation
 from hicache.types import Pool, Slots
 
-from .model_runner import ModelRunner, RecordedCache
+from .model_runner import ModelRunner, RecordedCache, compressors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ def from_rows(rows: PageBytes, pieces: Sequence[Piece], device: torch.device) ->
     tensors, start = [], 0
     for piece in pieces:
         own = np.ascontiguousarray(rows[:, start : start + piece.size_bytes])
-        tensors.append(torch.from_numpy(own).view(piece.dtype).reshape(len(rows), *piece.shape).to(device))
+        # Flat first: without rows an array has strides of 0, with which no other dtype can view it.
+        flat = torch.from_numpy(own).reshape(-1).view(piece.dtype)
+        tensors.append(flat.reshape(len(rows), *piece.shape).to(device))
         start += piece.size_bytes
     return tensors
 
@@ -102,6 +105,57 @@ class IndexPart:
         """Fill the indexer of a layer with the rows of all tokens."""
         (keys,) = from_rows(rows, (self.keys,), device)
         layer.update_indexer(keys[None])
+
+
+@dataclass(frozen=True, slots=True)
+class CompressorPart:
+    """One entry for every `rate` tokens, and what the next entries are made of: what was projected of the last tokens.
+
+    `name`: as the layer of the cache calls it. `pool`: of the entries, by name and rate, such as `indexer_4`. `layer`:
+    the number of the layer in it.
+    `window_layer`: the number of the layer in SWA, which has the projections: a value and a gate of each token.
+    `bias`: of an entry that is also made of the tokens of the entry before, what their gates have added; otherwise None.
+    """
+
+    name: str
+    rate: int
+    pool: str
+    layer: int
+    entry: Piece
+    window_layer: int
+    projections: tuple[Piece, Piece]
+    bias: torch.Tensor | None = field(repr=False, compare=False)
+
+    @property
+    def projected_bytes(self) -> int:
+        """Bytes in one slot of SWA."""
+        return sum(piece.size_bytes for piece in self.projections)
+
+    @property
+    def reach(self) -> int:
+        """How many tokens before the next one are read at most."""
+        return self.rate - 1 + (0 if self.bias is None else self.rate)
+
+    def first_read(self, length: int) -> int:
+        """The first position whose projections the token after `length` tokens reads."""
+        closed = length // self.rate * self.rate
+        return closed if self.bias is None else max(0, closed - self.rate)
+
+    def closed_by(self, slots: Slots) -> Slots:
+        """The entries that the tokens of these slots close. Pages, and thus entries, begin at multiples (POOL-4)."""
+        closing: Slots = slots[slots % self.rate == self.rate - 1] // self.rate
+        return closing
+
+    def restore(self, layer: Any, entries: PageBytes, rows: PageBytes, length: int, device: torch.device) -> None:
+        """Fill the compressor of a layer with all entries of `length` tokens, and the rows from `first_read(length)`."""
+        (compressed,) = from_rows(entries, (self.entry,), device)
+        layer.update_compressor_states(self.name, compressed[None])
+        values, gates = (side[None] for side in from_rows(rows, self.projections, device))
+        if self.bias is not None and length >= self.rate:
+            closed, biased = (side[:, None, : self.rate] for side in (values, gates))
+            layer.update_overlap_state(self.name, closed, biased + self.bias.detach(), *self.entry.shape)
+        is_open = values.shape[1] - length % self.rate
+        layer.store_compression_weights(self.name, values[:, is_open:], gates[:, is_open:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +208,11 @@ class LayerParts:
     attention: AttentionPart | None
     index: IndexPart | None
     states: StatePart | None
+    compressors: tuple[CompressorPart, ...]
+
+    def compressor(self, name: str) -> CompressorPart:
+        """The compressor of this name."""
+        return next(part for part in self.compressors if part.name == name)
 
 
 KNOWN_LAYERS = (
@@ -166,6 +225,9 @@ KNOWN_LAYERS = (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
 )
+
+COMPRESSING_LAYERS = ("DeepseekV4HCACache", "DeepseekV4CSACache")
+"""By name, since they are defined beside their model, which not every release of transformers has."""
 
 PROBE_TOKENS = 2
 DROPPED_STATE = "several tokens at once start from an empty state, whatever the cache holds"
@@ -206,11 +268,11 @@ class ModelLayout:
             raise RefusedFamily(runner.model_type, "it takes its cache under another name than past_key_values")
         recorded = RecordedCache(runner.new_cache())
         for number, layer in enumerate(recorded.cache.layers):
-            if type(layer) not in KNOWN_LAYERS:
+            if type(layer) not in KNOWN_LAYERS and type(layer).__name__ not in COMPRESSING_LAYERS:
                 reason = f"layer {number} is kept in a {type(layer).__name__}, for which there is no pool"
                 raise RefusedFamily(runner.model_type, reason)
         runner.forward(np.arange(PROBE_TOKENS, dtype=np.int32), 0, recorded.cache)
-        return cls(tuple(_parts(recorded)), runner.model.dtype)
+        return cls(tuple(_parts(runner, recorded)), runner.model.dtype)
 
     @property
     def attention(self) -> list[AttentionPart]:
@@ -228,14 +290,26 @@ class ModelLayout:
         return [parts.index for parts in self.layers if parts.index is not None]
 
     @property
+    def compressors(self) -> list[CompressorPart]:
+        """The compressors of all layers, in order."""
+        return [compressor for parts in self.layers for compressor in parts.compressors]
+
+    @property
     def window_tokens(self) -> int | None:
         """How many tokens before the next one the widest sliding layer reads, or None without such layers."""
-        return max((part.reach for part in self.attention if part.reach is not None), default=None)
+        reaches = [part.reach for part in self.attention if part.reach is not None]
+        return max(reaches + [compressor.reach for compressor in self.compressors], default=None)
+
+    @property
+    def tokens_per_entry(self) -> int:
+        """The most tokens that have one entry of a pool: pages are multiples of it."""
+        return max((compressor.rate for compressor in self.compressors), default=1)
 
 
-def _parts(recorded: RecordedCache) -> Iterator[LayerParts]:
+def _parts(runner: ModelRunner, recorded: RecordedCache) -> Iterator[LayerParts]:
     rows, index_rows = recorded.take_rows(), recorded.take_index_rows()
-    numbers: dict[str, Iterator[int]] = {pool: count() for pool in Pool}
+    projections, entries = recorded.take_projections(), recorded.take_entries()
+    numbers: dict[str, Iterator[int]] = defaultdict(count)
     for number, layer in enumerate(recorded.cache.layers):
         attention = _attention(layer, *rows[number], numbers) if number in rows else None
         index = None
@@ -243,7 +317,16 @@ def _parts(recorded: RecordedCache) -> Iterator[LayerParts]:
             assert attention is not None, f"layer {number} has an indexer: expected attention, got none"
             index = IndexPart(attention.layer, _piece(index_rows[number]))
         fields = tuple(_fields(layer)) if isinstance(layer, LinearAttentionLayer) else ()
-        yield LayerParts(attention, index, StatePart(next(numbers[Pool.MAMBA]), fields) if fields else None)
+        states = StatePart(next(numbers[Pool.MAMBA]), fields) if fields else None
+        compressors = []
+        for name in compressors_of(layer):
+            pool = f"{name}_{layer.compress_rate}"
+            places = {"layer": next(numbers[pool]), "window_layer": next(numbers[Pool.SWA])}
+            values, gates = projections[number, name]
+            bias = runner.position_bias(number, name) if hasattr(layer, "overlap_kv") else None
+            pieces = {"entry": _piece(entries[number, name]), "projections": (_piece(values), _piece(gates))}
+            compressors.append(CompressorPart(name, layer.compress_rate, pool, bias=bias, **places, **pieces))
+        yield LayerParts(attention, index, states, tuple(compressors))
 
 
 def _attention(
@@ -308,6 +391,7 @@ class ModelPools:
             index = self._layout.layers[number].index
             assert index is not None, f"layer {number} has an indexer now, and had none when the model was inspected"
             self._write_rows(Pool.INDEXER, slots, index.layer, (keys,))
+        self._write_compressed(recorded, slots, by_pool[Pool.SWA])
 
     def write_state(self, recorded: RecordedCache, slot: int) -> None:
         """Write the current states into one MAMBA slot."""
@@ -338,11 +422,32 @@ class ModelPools:
                 parts.index.restore(
                     layer, self._pools.read(Pool.INDEXER, slots, parts.index.layer), self._runner.device
                 )
+            for compressor in parts.compressors:
+                self._restore_compressor(compressor, layer, slots, wait)
             if parts.states is not None:
                 assert state is not None, "expected the slot of a state for a model with states, got None"
                 rows = self._pools.read(Pool.MAMBA, np.array([state], dtype=np.int64), parts.states.layer)
                 parts.states.restore(layer, rows, self._runner.device)
         return RecordedCache(cache)
+
+    def _write_compressed(self, recorded: RecordedCache, slots: Slots, partners: Slots) -> None:
+        """Write what the compressors projected of each token, and each entry where its last token is."""
+        for (number, name), projections in recorded.take_projections().items():
+            part = self._layout.layers[number].compressor(name)
+            self._write_rows(Pool.SWA, partners, part.window_layer, projections)
+        for (number, name), entries in recorded.take_entries().items():
+            part = self._layout.layers[number].compressor(name)
+            if len(entries):
+                self._write_rows(part.pool, part.closed_by(slots), part.layer, (entries,))
+
+    def _restore_compressor(self, part: CompressorPart, layer: Any, slots: Slots, wait: WaitLayer) -> None:
+        length = len(slots)
+        partners = self._slots_in(Pool.SWA, slots[part.first_read(length) :])
+        wait(part.pool, part.layer)
+        entries = self._pools.read(part.pool, part.closed_by(slots), part.layer)
+        wait(Pool.SWA, part.window_layer)
+        rows = self._pools.read(Pool.SWA, partners, part.window_layer)
+        part.restore(layer, entries, rows, length, self._runner.device)
 
     def _slots_in(self, pool: str, slots: Slots) -> Slots:
         if pool != Pool.SWA:

@@ -49,22 +49,34 @@ class ModelRunner:
         logits: torch.Tensor = answer.logits[0].float()
         return logits
 
+    def position_bias(self, layer: int, compressor: str) -> torch.Tensor:
+        """What a compressor adds to the gates of a window of tokens: [tokens, width]. `compressor`: as its layer says."""
+        module = self.model.get_decoder().layers[layer].self_attn.compressor
+        bias: torch.Tensor = getattr(module, compressor, module).position_bias
+        return bias
+
 
 class RecordedCache:
     """`cache`: the cache that is passed to the model.
 
-    A sliding layer keeps its last window only, but the pages of a chunk need all its tokens.
+    A sliding layer keeps its last window only, but the pages of a chunk need all its tokens. So does a compressor: it
+    keeps what it projected of the tokens after its last entry.
     """
 
     def __init__(self, cache: DynamicCache) -> None:
         self.cache = cache
         self._rows: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._index_rows: dict[int, list[torch.Tensor]] = {}
+        self._projections: dict[tuple[int, str], list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._entries: dict[tuple[int, str], list[torch.Tensor]] = {}
         for number, layer in enumerate(cache.layers):
             if isinstance(layer, DynamicLayer):
                 layer.update = self._recording(number, layer.update)
             if isinstance(layer, DynamicIndexedLayer):
                 layer.update_indexer = self._recording_index(number, layer.update_indexer)
+            if compressors_of(layer):
+                layer.store_compression_weights = self._recording_projections(number, layer.store_compression_weights)
+                layer.update_compressor_states = self._recording_entries(number, layer.update_compressor_states)
 
     def take_rows(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values added since the last call, by layer: [tokens, heads, width]. Their widths may differ."""
@@ -76,6 +88,25 @@ class RecordedCache:
         """The same of the indexers' keys: [tokens, width]."""
         taken = {number: torch.cat(parts, dim=1)[0] for number, parts in self._index_rows.items()}
         self._index_rows.clear()
+        return taken
+
+    def take_projections(self) -> dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]:
+        """What each compressor projected since the last call, values and gates: [tokens, width].
+
+        By layer and by the name of the compressor, here and in `take_entries`.
+        """
+        taken = {
+            one: (torch.cat(values, dim=1)[0], torch.cat(gates, dim=1)[0])
+            for one, parts in self._projections.items()
+            for values, gates in [zip(*parts, strict=True)]
+        }
+        self._projections.clear()
+        return taken
+
+    def take_entries(self) -> dict[tuple[int, str], torch.Tensor]:
+        """The entries that each compressor added since the last call: [entries, width], often none."""
+        taken = {one: torch.cat(parts, dim=1)[0] for one, parts in self._entries.items()}
+        self._entries.clear()
         return taken
 
     def _recording(self, number: int, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +122,25 @@ class RecordedCache:
             return update(keys, *args, **options)
 
         return record
+
+    def _recording_projections(self, number: int, store: Callable[..., Any]) -> Callable[..., Any]:
+        def record(compressor: str, values: torch.Tensor, gates: torch.Tensor) -> Any:
+            self._projections.setdefault((number, compressor), []).append((values, gates))
+            return store(compressor, values, gates)
+
+        return record
+
+    def _recording_entries(self, number: int, update: Callable[..., Any]) -> Callable[..., Any]:
+        def record(compressor: str, entries: torch.Tensor) -> Any:
+            self._entries.setdefault((number, compressor), []).append(entries)
+            return update(compressor, entries)
+
+        return record
+
+
+def compressors_of(layer: Any) -> tuple[str, ...]:
+    """The names of the compressors of a layer of a cache: none but in the layers of DeepSeek-V4 that compress."""
+    return tuple(getattr(layer, "compressed_kv", ()))
 
 
 def _joined(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from hicache.config import BufferShape
 from hicache.testing.adapter import PageBytes
-from hicache.types import Pool, Slots
+from hicache.types import Slots
 
+from .cache_config import model_shape
 from .model_layout import ModelLayout, ModelPools, RefusedFamily
 from .model_runner import ModelRunner, RecordedCache, divergence
 
@@ -31,8 +34,9 @@ class ServedModel:
         return cls(runner, layout)
 
 
-CHECK_TOKENS = 48
-STOP_TOKENS = 32
+STOP_TOKENS, MORE_TOKENS = 29, 19
+"""The first is odd: of several tokens that have one entry, some are computed before the stop and some after it."""
+
 MAX_NATS = 1e-6
 """In float32, far above the effect of another order of additions, and far below that of a lost state."""
 
@@ -44,18 +48,19 @@ def check_continuation(runner: ModelRunner, layout: ModelLayout) -> None:
     rounding hides the difference.
     """
     vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
-    tokens = np.random.default_rng(0).integers(vocabulary, size=CHECK_TOKENS).astype(np.int32)
-    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout))
-    runner.forward(tokens[:STOP_TOKENS], 0, live.cache)
-    slots = np.arange(1, STOP_TOKENS + 1, dtype=np.int64)
+    stop = STOP_TOKENS + 2 * layout.tokens_per_entry
+    tokens = np.random.default_rng(0).integers(vocabulary, size=stop + MORE_TOKENS).astype(np.int32)
+    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout, stop))
+    runner.forward(tokens[:stop], 0, live.cache)
+    slots = np.arange(stop, dtype=np.int64)
     pools.write(live, slots)
     pools.write_state(live, 0)
     restored = pools.restore(slots, 0)
-    answers = [runner.forward(tokens[STOP_TOKENS:], STOP_TOKENS, one.cache) for one in (live, restored)]
+    answers = [runner.forward(tokens[stop:], stop, one.cache) for one in (live, restored)]
     if not torch.equal(*answers):
         raise RefusedFamily(runner.model_type, "its layers do not cache everything that it needs to continue")
     if layout.dtype is torch.float32:
-        nats = float(divergence(runner.forward(tokens, 0, None)[STOP_TOKENS:], answers[0]).max())
+        nats = float(divergence(runner.forward(tokens, 0, None)[stop:], answers[0]).max())
         if not nats <= MAX_NATS:
             raise RefusedFamily(runner.model_type, f"it continues wrongly from its own cache, by {nats:.1e} nats")
 
@@ -63,15 +68,9 @@ def check_continuation(runner: ModelRunner, layout: ModelLayout) -> None:
 class ArrayPools:
     """Pools without a cache: a row of bytes for each slot, and each slot its own partner."""
 
-    def __init__(self, layout: ModelLayout) -> None:
-        self._bytes: dict[str, int] = {
-            Pool.KV: max((part.size_bytes for part in layout.attention), default=0),
-            Pool.SWA: max((part.size_bytes for part in layout.attention), default=0),
-            Pool.INDEXER: max((part.keys.size_bytes for part in layout.index), default=0),
-            Pool.MAMBA: max(
-                (part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0
-            ),
-        }
+    def __init__(self, layout: ModelLayout, slots: int) -> None:
+        self._slots = slots
+        self._bytes = {pool.name: sum(map(_size_bytes, pool.buffers)) for pool in model_shape(layout).pools}
         self._rows: dict[tuple[str, int], PageBytes] = {}
 
     def partners(self, slots: Slots) -> Slots:
@@ -81,9 +80,14 @@ class ArrayPools:
         return self._bytes[pool]
 
     def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
-        empty = np.zeros((CHECK_TOKENS + 1, self._bytes[pool]), dtype=np.uint8)
+        empty = np.zeros((self._slots, self._bytes[pool]), dtype=np.uint8)
         self._rows.setdefault((pool, layer), empty)[slots] = data
 
     def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         rows: PageBytes = self._rows[pool, layer][slots]
         return rows
+
+
+def _size_bytes(buffer: BufferShape) -> int:
+    dtype: torch.dtype = getattr(torch, buffer.dtype)
+    return prod(buffer.shape) * dtype.itemsize
