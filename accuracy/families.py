@@ -267,7 +267,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 """Every family that the engine serves, by its name."""
 
-REPRESENTATIVES = ("qwen3", "gemma3", "qwen3_next", "bamba", "deepseek_v32", "lfm3", "zaya")
+REPRESENTATIVES = ("qwen3", "gemma3", "qwen3_next", "bamba", "deepseek_v32", "deepseek_v4", "lfm3", "zaya")
 """One family of each kind, for tests that do not run on every family."""
 
 

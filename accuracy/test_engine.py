@@ -7,7 +7,7 @@ import torch
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import COMPONENT_POOL, Handle, Pool
+from hicache.types import COMPONENT_POOL, Handle
 
 from .answers import ask, prompt
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, on_host, served
@@ -66,7 +66,7 @@ def test_the_last_token_is_always_computed(family: str, open_cache: OpenCache) -
 
 
 @clause("HOST-6", "REQ-3", needs=(Capability.HOST, Capability.LAYER_WAITS))
-@pytest.mark.parametrize("family", ["qwen3", "gemma3", "deepseek_v32"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "deepseek_v32", "deepseek_v4"])
 def test_each_layer_of_a_load_is_waited_for_and_read_while_it_runs(
     family: str, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +83,7 @@ def test_each_layer_of_a_load_is_waited_for_and_read_while_it_runs(
     monkeypatch.setattr(setup.adapter, "wait_layer", wait)
     answer = ask(setup.engine(CHUNK), prompt(1, 3 * CHUNK))
     pools = [*setup.config.sidecars, *(COMPONENT_POOL[name] for name in setup.config.components)]
-    expected = {(Pool(pool), layer) for pool in pools for layer in range(setup.adapter.layers(Pool(pool)))}
+    expected = {(pool, layer) for pool in pools for layer in range(setup.adapter.layers(pool))}
     assert set(waited) == expected, f"HOST-6: each layer of each pool is waited for, got {sorted(set(waited))}"
     assert len(waited) == len(expected), f"HOST-6: each is waited for once, got {waited}"
     assert torch.equal(whole.logits[answer.hits.host :], answer.logits), "REQ-3: expected equal logits"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from hicache.types import Component, Tier, Tokens
 
 from .answers import MORE_SEED, MORE_TOKENS, Answer, ask, check_close, check_exact, compute_rest, library_logits, prompt
 from .cache_setup import CHUNK, ONE_CHUNK_TOKENS, PAGE, CacheSetup, OpenCache, in_storage, on_device, on_host, served
+from .engine.cache_config import with_storage
 from .engine.engine import Engine, Hits
 from .families import FAMILIES, REPRESENTATIVES
 
 EDGES = {torch.float32: (15, 16, 17, 31, 32, 33, 49, 97), torch.bfloat16: (33, 97)}
 """Lengths of prompts around pages of 16 and chunks of 32 tokens."""
 
-NARROW_EDGES = (1, 2, 7, 8, 9, 22, 23, 24, 25, 41)
+NARROW_CHUNK, NARROW_EDGES = 8, (1, 2, 7, 8, 9, 22, 23, 24, 25, 41)
 """Lengths of prompts around pages of one token, chunks of 8, and windows of 23 tokens before the next one."""
 
 LOWER_EDGES = {torch.float32: (17, 33, 97), torch.bfloat16: (97,)}
@@ -39,6 +41,12 @@ WIDE_PAGE = 64
 
 WIDE_EDGES = (63, 64, 65, 130)
 """Lengths of prompts around wide pages."""
+
+BACKENDS: Mapping[str, Mapping[str, Any]] = {
+    "slotfile": {"root": "pages", "capacity_slots": 256},
+    "hf3fs": {"root": "pages", "metadata_file": "metadata", "capacity_pages": 64},
+}
+"""Backends other than `file`, with their options. Paths are relative to the folder of a test."""
 
 PROMPT, SAID, MORE = 41, 24, 19
 """Tokens of a conversation: its first prompt, those generated in each turn, and those asked after each turn."""
@@ -98,10 +106,12 @@ def test_the_device_answers_as_no_cache_would(
 
 @clause("REQ-3")
 @each_family
-def test_pages_of_one_token_are_answered_as_no_cache_would(family: str, open_cache: OpenCache) -> None:
+def test_the_narrowest_pages_are_answered_as_no_cache_would(family: str, open_cache: OpenCache) -> None:
     model = served(family, torch.float32, "cpu")
-    setup = CacheSetup(model, on_device(model, 1, 8), open_cache)
-    continue_each(setup, compute_each(setup, NARROW_EDGES, 8), Tier.DEVICE)
+    page = model.layout.tokens_per_entry
+    chunk = max(page, NARROW_CHUNK)
+    setup = CacheSetup(model, on_device(model, page, chunk), open_cache)
+    continue_each(setup, compute_each(setup, NARROW_EDGES, chunk), Tier.DEVICE)
 
 
 @clause("HOST-7", "FLOW-10", needs=(Capability.HOST,))
@@ -126,6 +136,20 @@ def test_storage_answers_as_no_cache_would(
     model = served(family, dtype, device)
     setup = CacheSetup(model, in_storage(model, tmp_path), open_cache)
     firsts = compute_each(setup, LOWER_EDGES[dtype], CHUNK)
+    setup.restart()
+    continue_each(setup, firsts, Tier.STORAGE)
+
+
+@clause("HOST-7", "FLOW-9", needs=(Capability.STORAGE, Capability.SIDECARS))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_backend_stores_pools_whose_pages_differ_in_size(
+    backend: str, open_cache: OpenCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = served("deepseek_v4", torch.float32, "cpu")
+    config = with_storage(on_host(model), backend=backend, options=BACKENDS[backend], model=model.runner.model_type)
+    setup = CacheSetup(model, config, open_cache)
+    firsts = compute_each(setup, LOWER_EDGES[torch.float32], CHUNK)
     setup.restart()
     continue_each(setup, firsts, Tier.STORAGE)
 

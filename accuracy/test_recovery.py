@@ -25,17 +25,24 @@ CHUNKS = 3
 CACHED = CHUNKS * CHUNK
 """Tokens of the prompt that is cached first."""
 
-EVICTED = {"gemma3": Component.SWA, "qwen3_next": Component.MAMBA, "lfm3": Component.SWA, "zaya": Component.MAMBA}
+EVICTED = {
+    "gemma3": Component.SWA,
+    "deepseek_v4": Component.SWA,
+    "qwen3_next": Component.MAMBA,
+    "lfm3": Component.SWA,
+    "zaya": Component.MAMBA,
+}
 """By family, the component that is evicted alone."""
 
 WITHOUT_KV = {name: EVICTED[name] for name in ("gemma3", "qwen3_next")}
 """By family, all of the component is evicted from the device while the KV stays there."""
 
-DAMAGED: Mapping[str, Pool] = {
+DAMAGED: Mapping[str, str] = {
     "qwen3": Pool.KV,
     "gemma3": Pool.SWA,
     "qwen3_next": Pool.MAMBA,
     "deepseek_v32": Pool.INDEXER,
+    "deepseek_v4": "compressor_4",
 }
 """By family, the pool of which an object is damaged."""
 
