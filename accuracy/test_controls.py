@@ -16,7 +16,7 @@ from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
 from .engine.model_runner import divergence
 from .evaluation.comparison import differences, missing_hits, nats_between
 from .evaluation.documents import task
-from .evaluation.passes import CacheSize, Passes, pass_without, zeroed_pool
+from .evaluation.passes import CacheSize, Passes, pass_without, zeroed_pools
 from .evaluation.subject import opened
 from .models.recipe import RECIPES
 from .models.task import Task
@@ -57,7 +57,7 @@ def test_lost_bytes_exceed_the_gates(family: str, pool: str, dtype: torch.dtype,
     tokens = prompt(1, CACHED + MORE_TOKENS)
     ask(setup.engine(CHUNK), tokens[:CACHED])
     setup.clear_device()
-    with zeroed_pool(setup.adapter, pool):
+    with zeroed_pools(setup.adapter, pool):
         answer = ask(setup.engine(CHUNK), tokens)
     assert answer.hits.host == CACHED, f"FLOW-10: expected {CACHED} tokens from the host, got {answer.hits}"
     nats = divergence(model.runner.forward(tokens, 0, None)[CACHED:], answer.logits)

@@ -21,7 +21,7 @@ from .evaluation.comparison import ComparedPass, differences, missing_hits, miss
 from .evaluation.documents import FOLDER
 from .evaluation.evaluate import ScoredPass
 from .evaluation.page import meaning, render_page
-from .evaluation.passes import CacheSize, uncached_pass, zeroed_pool
+from .evaluation.passes import CacheSize, uncached_pass, zeroed_pools
 from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks, compared_ranks
 from .evaluation.subject import Subject
 from .evaluation.trial import Trial
@@ -184,7 +184,7 @@ def test_a_trial_reports_differences(adapter_path: str, open_cache: OpenCache, t
     losses = trial(adapter_path, open_cache, tmp_path, 4, chats=False, controls=False)
     running = losses.run()
     first = next(running)
-    with zeroed_pool(losses.passes.setup.adapter, Pool.SWA):
+    with zeroed_pools(losses.passes.setup.adapter, Pool.SWA):
         passes = [first, next(running), next(running)]
     score = passes[2].scores["copying exact_match"]
     assert score == 0, f"expected the score 0 for copying without the window, got {score}"

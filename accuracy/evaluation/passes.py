@@ -14,7 +14,8 @@ import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, PageBytes
-from hicache.types import Component, Pool, Slots, Tier
+from hicache.testing.pools import pools_of
+from hicache.types import Component, Slots, Tier
 
 from ..cache_setup import CacheSetup, OpenCache
 from ..engine.cache_config import device_config, with_host, with_storage
@@ -122,28 +123,20 @@ def _in_one_forward(runner: ModelRunner, request: AnsweredRequest) -> AnsweredRe
 
 
 @contextmanager
-def zeroed_pool(adapter: CacheAdapter, pool: str) -> Iterator[None]:
-    """Return zeros for every read of the pool, until the context ends."""
+def zeroed_pools(adapter: CacheAdapter, *pools: str) -> Iterator[None]:
+    """Return zeros for every read of the pools, until the context ends."""
     read = adapter.read
 
-    def read_zeros(read_pool: str, slots: Slots, layer: int) -> PageBytes:
-        rows = read(read_pool, slots, layer)
-        return np.zeros_like(rows) if read_pool == pool else rows
+    def read_zeros(pool: str, slots: Slots, layer: int) -> PageBytes:
+        rows = read(pool, slots, layer)
+        return np.zeros_like(rows) if pool in pools else rows
 
     with patch.object(adapter, "read", read_zeros):
         yield
 
 
-POOLS: Mapping[Component, Pool] = {
-    Component.FULL: Pool.KV,
-    Component.SWA: Pool.SWA,
-    Component.MAMBA: Pool.MAMBA,
-}
-"""The pool of each component."""
-
-
 def pass_without(component: Component, tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
     """The pass from a tier when the data of this component is lost."""
     passes.drop_above(tier)
-    with zeroed_pool(passes.setup.adapter, POOLS[component]):
+    with zeroed_pools(passes.setup.adapter, *pools_of(passes.setup.config, component)):
         return ask()
