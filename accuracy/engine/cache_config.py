@@ -109,7 +109,7 @@ def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
 
 
 def model_shape(layout: ModelLayout) -> ModelShape:
-    """A shape whose slots hold the widest layer of each pool. What a compressor projects is a layer of SWA."""
+    """A shape whose slots hold the widest layer of each pool. What a compressor projects has a layer of SWA."""
     by_pool = {pool: [part for part in layout.attention if part.pool is pool] for pool in (Pool.KV, Pool.SWA)}
     size_bytes = layout.dtype.itemsize
     widths = [part.size_bytes for part in layout.attention] + [part.projected_bytes for part in layout.compressors]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from itertools import count
-from math import prod
+from math import lcm, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,14 +107,13 @@ class IndexPart:
         layer.update_indexer(keys[None])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompressorPart:
-    """One entry for every `rate` tokens, and what the next entries are made of: what was projected of the last tokens.
+    """One entry for every `rate` tokens, and what is projected of each token: a value and a gate for its entry.
 
-    `name`: as the layer of the cache calls it. `pool`: of the entries, by name and rate, such as `indexer_4`. `layer`:
-    the number of the layer in it.
-    `window_layer`: the number of the layer in SWA, which has the projections: a value and a gate of each token.
-    `bias`: of an entry that is also made of the tokens of the entry before, what their gates have added; otherwise None.
+    `name`: as the layer of the cache calls it. `pool`: of the entries, such as `indexer_4`. `layer`: the number of the
+    layer in it. `window_layer`: the number of the layer in SWA that has the projections. `bias`: what the gates of an
+    entry have added, if each entry also reads the tokens of the entry before; otherwise None.
     """
 
     name: str
@@ -124,7 +123,7 @@ class CompressorPart:
     entry: Piece
     window_layer: int
     projections: tuple[Piece, Piece]
-    bias: torch.Tensor | None = field(repr=False, compare=False)
+    bias: torch.Tensor | None
 
     @property
     def projected_bytes(self) -> int:
@@ -133,29 +132,30 @@ class CompressorPart:
 
     @property
     def reach(self) -> int:
-        """How many tokens before the next one are read at most."""
+        """The most tokens before the next one whose projections it reads: those without an entry, and those before."""
         return self.rate - 1 + (0 if self.bias is None else self.rate)
 
     def first_read(self, length: int) -> int:
         """The first position whose projections the token after `length` tokens reads."""
-        closed = length // self.rate * self.rate
-        return closed if self.bias is None else max(0, closed - self.rate)
+        in_entries = length - length % self.rate
+        return in_entries if self.bias is None else max(0, in_entries - self.rate)
 
-    def closed_by(self, slots: Slots) -> Slots:
-        """The entries that the tokens of these slots close. Pages, and thus entries, begin at multiples (POOL-4)."""
-        closing: Slots = slots[slots % self.rate == self.rate - 1] // self.rate
-        return closing
+    def entries(self, slots: Slots) -> Slots:
+        """The entries whose last token is in these slots: pages start at multiples of `rate` (POOL-4)."""
+        entries: Slots = slots[slots % self.rate == self.rate - 1] // self.rate
+        return entries
 
     def restore(self, layer: Any, entries: PageBytes, rows: PageBytes, length: int, device: torch.device) -> None:
-        """Fill the compressor of a layer with all entries of `length` tokens, and the rows from `first_read(length)`."""
+        """Fill the compressor of an empty layer. `rows`: the projections from `first_read(length)` to `length`."""
         (compressed,) = from_rows(entries, (self.entry,), device)
         layer.update_compressor_states(self.name, compressed[None])
         values, gates = (side[None] for side in from_rows(rows, self.projections, device))
         if self.bias is not None and length >= self.rate:
-            closed, biased = (side[:, None, : self.rate] for side in (values, gates))
-            layer.update_overlap_state(self.name, closed, biased + self.bias.detach(), *self.entry.shape)
-        is_open = values.shape[1] - length % self.rate
-        layer.store_compression_weights(self.name, values[:, is_open:], gates[:, is_open:])
+            # A layer keeps the gates of the last entry with their bias, and those of later tokens without it.
+            last_values, last_gates = (side[:, None, : self.rate] for side in (values, gates))
+            layer.update_overlap_state(self.name, last_values, last_gates + self.bias.detach(), *self.entry.shape)
+        start = values.shape[1] - length % self.rate
+        layer.store_compression_weights(self.name, values[:, start:], gates[:, start:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,9 @@ class LayerParts:
 
     def compressor(self, name: str) -> CompressorPart:
         """The compressor of this name."""
-        return next(part for part in self.compressors if part.name == name)
+        found = next((part for part in self.compressors if part.name == name), None)
+        assert found is not None, f"the layer has a {name} now, and had none when the model was inspected"
+        return found
 
 
 KNOWN_LAYERS = (
@@ -302,8 +304,8 @@ class ModelLayout:
 
     @property
     def tokens_per_entry(self) -> int:
-        """The most tokens that have one entry of a pool: pages are multiples of it."""
-        return max((compressor.rate for compressor in self.compressors), default=1)
+        """How many tokens have whole entries in every pool: a page size is a multiple of it."""
+        return lcm(*(compressor.rate for compressor in self.compressors))
 
 
 def _parts(runner: ModelRunner, recorded: RecordedCache) -> Iterator[LayerParts]:
@@ -321,11 +323,18 @@ def _parts(runner: ModelRunner, recorded: RecordedCache) -> Iterator[LayerParts]
         compressors = []
         for name in compressors_of(layer):
             pool = f"{name}_{layer.compress_rate}"
-            places = {"layer": next(numbers[pool]), "window_layer": next(numbers[Pool.SWA])}
             values, gates = projections[number, name]
-            bias = runner.position_bias(number, name) if hasattr(layer, "overlap_kv") else None
-            pieces = {"entry": _piece(entries[number, name]), "projections": (_piece(values), _piece(gates))}
-            compressors.append(CompressorPart(name, layer.compress_rate, pool, bias=bias, **places, **pieces))
+            part = CompressorPart(
+                name,
+                rate=layer.compress_rate,
+                pool=pool,
+                layer=next(numbers[pool]),
+                entry=_piece(entries[number, name]),
+                window_layer=next(numbers[Pool.SWA]),
+                projections=(_piece(values), _piece(gates)),
+                bias=runner.position_bias(number, name) if hasattr(layer, "overlap_kv") else None,
+            )
+            compressors.append(part)
         yield LayerParts(attention, index, states, tuple(compressors))
 
 
@@ -438,13 +447,13 @@ class ModelPools:
         for (number, name), entries in recorded.take_entries().items():
             part = self._layout.layers[number].compressor(name)
             if len(entries):
-                self._write_rows(part.pool, part.closed_by(slots), part.layer, (entries,))
+                self._write_rows(part.pool, part.entries(slots), part.layer, (entries,))
 
     def _restore_compressor(self, part: CompressorPart, layer: Any, slots: Slots, wait: WaitLayer) -> None:
         length = len(slots)
         partners = self._slots_in(Pool.SWA, slots[part.first_read(length) :])
         wait(part.pool, part.layer)
-        entries = self._pools.read(part.pool, part.closed_by(slots), part.layer)
+        entries = self._pools.read(part.pool, part.entries(slots), part.layer)
         wait(Pool.SWA, part.window_layer)
         rows = self._pools.read(Pool.SWA, partners, part.window_layer)
         part.restore(layer, entries, rows, length, self._runner.device)

@@ -50,17 +50,18 @@ class ModelRunner:
         return logits
 
     def position_bias(self, layer: int, compressor: str) -> torch.Tensor:
-        """What a compressor adds to the gates of a window of tokens: [tokens, width]. `compressor`: as its layer says."""
-        module = self.model.get_decoder().layers[layer].self_attn.compressor
-        bias: torch.Tensor = getattr(module, compressor, module).position_bias
+        """What the compressor of that name adds to the gates of each entry: [tokens, width]."""
+        main = self.model.get_decoder().layers[layer].self_attn.compressor
+        # The main one is called "compressor", and has the indexer's as a part.
+        bias: torch.Tensor = getattr(main, compressor, main).position_bias
         return bias
 
 
 class RecordedCache:
     """`cache`: the cache that is passed to the model.
 
-    A sliding layer keeps its last window only, but the pages of a chunk need all its tokens. So does a compressor: it
-    keeps what it projected of the tokens after its last entry.
+    A sliding layer keeps its last window only, but the pages of a chunk need all its tokens. A compressor keeps less of
+    what it projects: only that of the tokens without an entry yet.
     """
 
     def __init__(self, cache: DynamicCache) -> None:

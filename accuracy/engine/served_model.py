@@ -48,11 +48,12 @@ def check_continuation(runner: ModelRunner, layout: ModelLayout) -> None:
     rounding hides the difference.
     """
     vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
-    stop = STOP_TOKENS + 2 * layout.tokens_per_entry
+    first_slot = layout.tokens_per_entry
+    stop = STOP_TOKENS + 2 * first_slot
     tokens = np.random.default_rng(0).integers(vocabulary, size=stop + MORE_TOKENS).astype(np.int32)
-    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout, stop))
+    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout, first_slot + stop))
     runner.forward(tokens[:stop], 0, live.cache)
-    slots = np.arange(stop, dtype=np.int64)
+    slots = np.arange(first_slot, first_slot + stop, dtype=np.int64)
     pools.write(live, slots)
     pools.write_state(live, 0)
     restored = pools.restore(slots, 0)

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from accuracy.answers import check_close, prompt
-from accuracy.cache_setup import served
+from accuracy.cache_setup import CHUNK, on_device, served
 from accuracy.engine.cache_config import model_shape
 from accuracy.engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
 from accuracy.engine.model_runner import ModelRunner
 from accuracy.engine.served_model import ServedModel, check_continuation
-from accuracy.families import BUG, REFUSALS, WINDOW
+from accuracy.families import BUG, FAMILIES, REFUSALS, WINDOW
+from hicache.errors import ConfigurationError
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Pool
 
@@ -32,16 +33,23 @@ POOLS = {
     "falcon_h1": [(Pool.KV, Pool.MAMBA)] * 4,
     "deepseek_v3": [FULL] * 4,
     "deepseek_v32": [(Pool.KV, Pool.INDEXER)] * 4,
+    "deepseek_v4": [
+        SLIDING,
+        (Pool.SWA, "compressor_4", "indexer_4"),
+        (Pool.SWA, "compressor_16"),
+        (Pool.SWA, "compressor_4", "indexer_4"),
+    ],
     "dots3_note": [(Pool.KV, Pool.INDEXER), SLIDING] * 2,
     "lfm3": [(Pool.MAMBA,), SLIDING, (Pool.MAMBA,), FULL],
     "zaya": [(Pool.SWA, Pool.MAMBA), (Pool.KV, Pool.MAMBA)] * 2,
 }
 
 
-def pools_of(parts: LayerParts) -> tuple[Pool, ...]:
+def pools_of(parts: LayerParts) -> tuple[str, ...]:
     attention = () if parts.attention is None else (parts.attention.pool,)
     index = () if parts.index is None else (Pool.INDEXER,)
-    return (*attention, *index, *(() if parts.states is None else (Pool.MAMBA,)))
+    compressed = tuple(part.pool for part in parts.compressors)
+    return (*attention, *index, *compressed, *(() if parts.states is None else (Pool.MAMBA,)))
 
 
 def layout_of(family: str, dtype: torch.dtype = torch.float32) -> ModelLayout:
@@ -49,12 +57,12 @@ def layout_of(family: str, dtype: torch.dtype = torch.float32) -> ModelLayout:
 
 
 @pytest.mark.parametrize(("family", "expected"), POOLS.items(), ids=POOLS)
-def test_each_layer_is_assigned_to_the_pools_of_its_kind(family: str, expected: list[tuple[Pool, ...]]) -> None:
+def test_each_layer_is_assigned_to_the_pools_of_its_kind(family: str, expected: list[tuple[str, ...]]) -> None:
     found = [pools_of(parts) for parts in layout_of(family).layers]
     assert found == expected, f"{family}: expected {expected}, got {found}"
 
 
-@pytest.mark.parametrize("family", ["gemma3", "mistral", "zaya", "inkling", "dots3_note"])
+@pytest.mark.parametrize("family", ["gemma3", "mistral", "zaya", "inkling", "dots3_note", "deepseek_v4"])
 def test_a_window_includes_the_token_that_reads(family: str) -> None:
     reach = layout_of(family).window_tokens
     assert reach == WINDOW - 1, (
@@ -80,7 +88,8 @@ def test_states_that_accumulate_stay_float32() -> None:
 def test_slots_hold_the_widest_layer(family: str) -> None:
     layout = layout_of(family)
     shape, size = HybridModel.of(model_shape(layout)), layout.dtype.itemsize
-    widest = max((part.size_bytes for part in layout.attention), default=0)
+    tokens = [part.size_bytes for part in layout.attention] + [part.projected_bytes for part in layout.compressors]
+    widest = max(tokens, default=0)
     assert 2 * shape.kv_heads * shape.head_dim * size >= widest, (
         f"{family}: expected slots of {widest} bytes or more, got {shape}"
     )
@@ -114,6 +123,43 @@ def test_a_layout_that_lacks_a_state_is_refused(family: str) -> None:
     without_state = ModelLayout((replace(first, states=None), *others), model.layout.dtype)
     with pytest.raises(RefusedFamily, match="do not cache everything that it needs to continue"):
         check_continuation(model.runner, without_state)
+
+
+def test_a_window_reaches_the_tokens_of_the_last_entries() -> None:
+    family = FAMILIES["deepseek_v4"]
+    narrow = replace(family, options={**family.options, "sliding_window": 4}).open(torch.float32, "cpu")
+    layout = ServedModel.of(narrow).layout
+    reaches = {part.pool: part.reach for part in layout.compressors}
+    expected = {"compressor_4": 4 + 3, "indexer_4": 4 + 3, "compressor_16": 15}
+    assert reaches == expected, f"expected the tokens of an open entry, and with overlap of one more, got {reaches}"
+    assert layout.window_tokens == 15, (
+        f"expected a window of the 15 tokens of an open entry, got {layout.window_tokens}"
+    )
+
+
+@pytest.mark.parametrize("family", ["mistral", "deepseek_v4"])
+def test_a_window_wider_than_the_checked_prompt_is_served(family: str) -> None:
+    tiny = FAMILIES[family]
+    wide = replace(tiny, options={**tiny.options, "sliding_window": 512}).open(torch.float32, "cpu")
+    reach = ServedModel.of(wide).layout.window_tokens
+    assert reach == 511, f"{family}: expected 511 tokens before the reading one in a window of 512, got {reach}"
+
+
+@pytest.mark.parametrize("page_size", [1, 8])
+def test_pages_that_cut_an_entry_are_refused(page_size: int) -> None:
+    model = served("deepseek_v4", torch.float32, "cpu")
+    expected = f"page_size={page_size} is no multiple of tokens_per_entry=.* of pool 'compressor_"
+    with pytest.raises(ConfigurationError, match=expected):
+        on_device(model, page_size, CHUNK)
+
+
+def test_a_layout_that_lacks_the_bias_of_an_entry_is_refused() -> None:
+    model = served("deepseek_v4", torch.float32, "cpu")
+    first, second, *others = model.layout.layers
+    compressors = tuple(replace(part, bias=torch.zeros(())) for part in second.compressors)
+    without_bias = ModelLayout((first, replace(second, compressors=compressors), *others), model.layout.dtype)
+    with pytest.raises(RefusedFamily, match="do not cache everything that it needs to continue"):
+        check_continuation(model.runner, without_bias)
 
 
 def _defects() -> Iterator[object]:
