@@ -64,7 +64,7 @@ HostExecutor = Annotated[
 StorageBackendName = Annotated[
     str | None,
     typer.Option(
-        help="Backend: memory, file, slotfile, hf3fs, redis or module:Class. Needs --host. Default: no storage tier.",
+        help="Backend: memory, file, slotfile, hf3fs, redis, objects or module:Class. Needs --host. Default: none.",
         rich_help_panel=_STORAGE_PANEL,
     ),
 ]

@@ -109,6 +109,7 @@ BACKENDS: Mapping[str, str] = {
     "slotfile": "hicache.storage.slotfile.backend:SlotFileStorage",
     "hf3fs": "hicache.storage.hf3fs.backend:Hf3fsStorage",
     "redis": "hicache.storage.redis:RedisStorage",
+    "objects": "hicache.storage.objects:ObjectStorage",
     "audited": "hicache.storage.wrappers:AuditedStorage",
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",

@@ -28,7 +28,7 @@ def main(
         if engine.missing:
             typer.echo(f"{engine.name}: skipped, {engine.missing}")
             continue
-        typer.echo(f"{engine.name}: {engine.version}")
+        typer.echo(f"{engine.name}: {engine.version(engine.path or engine.program)}")
         options = ["--fault-runs", str(fault_runs), "--kills", str(kills), "--report", str(report / engine.name)]
         failed = _verified(engine, options) != 0 or failed
         verified = True

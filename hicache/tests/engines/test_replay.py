@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +25,12 @@ IN_FLIGHT = 10
 """The requests whose prefetches may have begun before the engine failed."""
 
 
-def settings(backend: str, options: dict[str, Any]) -> ReplaySettings:
-    """Small tiers over storage that compares each page that it reads with the one that was stored."""
-    extra = {"inner": backend, "inner_options": options}
+def settings(backend: str, options: dict[str, Any], config: Path) -> ReplaySettings:
+    """Small tiers over storage that compares each page that it reads with the one that was stored.
+
+    `config`: a new file, as options may be secret.
+    """
+    config.write_text(json.dumps({"inner": backend, "inner_options": options}), encoding="utf-8")
     return ReplaySettings(
         page_size=64,
         capacity="10%",
@@ -36,7 +40,7 @@ def settings(backend: str, options: dict[str, Any]) -> ReplaySettings:
         running=4,
         check_every=50,
         host=HostSettings("10%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.THREADED),
-        storage=StorageSettings("audited", json.dumps(extra), StopPolicy.WAIT_COMPLETE, 4, NEVER),
+        storage=StorageSettings("audited", f"@{config}", StopPolicy.WAIT_COMPLETE, 4, NEVER),
     )
 
 
@@ -49,7 +53,7 @@ def storage_hits(outcome: ReplayOutcome, begin: int, end: int) -> int:
 
 @pytest.mark.parametrize(("fails", "goes_on"), [("kill", "start"), ("pause", "resume")], ids=["killed", "paused"])
 def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
-    start: Start, fails: str, goes_on: str
+    start: Start, tmp_path: Path, fails: str, goes_on: str
 ) -> None:
     process = start()
     acts = {GONE: getattr(process, fails), BACK: getattr(process, goes_on)}
@@ -57,7 +61,7 @@ def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
     outcome = replay(
         Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
         ReferenceAdapter,
-        settings(process.engine.backend, options),
+        settings(process.engine.backend, options, tmp_path / "options.json"),
         lambda number, _: acts.get(number, lambda: None)(),
     )
     assert outcome.broken is None, f"FLOW-9: no law is violated, got {outcome.broken}"
