@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from struct import Struct
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
@@ -29,10 +29,14 @@ HEADER = Struct("<8sQQ")
 FORMAT = b"hicache\x01"
 
 
+def header_of(pieces: Pieces, seed: int) -> bytes:
+    """What stands in front of a page."""
+    return HEADER.pack(FORMAT, page_bytes(pieces), checksum(pieces, seed))
+
+
 def write_object(file: int, pieces: Pieces, seed: int) -> None:
     """Write a page to an empty file. Raises OSError."""
-    header = HEADER.pack(FORMAT, page_bytes(pieces), checksum(pieces, seed))
-    write_from(file, [memoryview(header), *pieces], 0)
+    write_from(file, [memoryview(header_of(pieces, seed)), *pieces], 0)
 
 
 def read_object(file: int, pieces: Pieces, seed: int) -> Answer:
@@ -40,6 +44,11 @@ def read_object(file: int, pieces: Pieces, seed: int) -> Answer:
     # One more byte than expected, so that one call also detects a file that is too long.
     header, beyond = bytearray(HEADER.size), bytearray(1)
     found = read_into(file, [memoryview(header), *pieces, memoryview(beyond)], 0)
+    return checked(header, found, pieces, seed)
+
+
+def checked(header: bytearray, found: int, pieces: Pieces, seed: int) -> Answer:
+    """Whether a page was read: DONE or the kind of damage. `found`: the bytes of its file, with the header."""
     if found < HEADER.size:
         return Answer.SHORT
     form, length, expected = HEADER.unpack(header)
@@ -197,9 +206,12 @@ class FileStorage(PagedStorage):
     (by default they do not); `lock_timeout_s`, how long a lock is waited for that another process holds, 10 by default.
     """
 
+    NAME: ClassVar[str] = "file"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("root", "capacity_bytes", "fsync", "lock_timeout_s")
+
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        parsed = Options("file", options, ("root", "capacity_bytes", "fsync", "lock_timeout_s"))
+        parsed = Options(self.NAME, options, self.OPTIONS)
         self._capacity_bytes = parsed.optional_count("capacity_bytes")
         self._is_synced = parsed.flag("fsync", False)
         lock_timeout_s = parsed.number("lock_timeout_s", LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S)
@@ -226,7 +238,7 @@ class FileStorage(PagedStorage):
         except OSError as error:
             return self._drop_link(path) if error.errno == ELOOP else self.failed(error)
         try:
-            answer = read_object(file, pieces, identity(self.scope, key))
+            answer = self._read_object(file, pieces, identity(self.scope, key))
             if answer.is_damage:
                 self._remove(path, os.fstat(file))
             else:
@@ -258,6 +270,14 @@ class FileStorage(PagedStorage):
             self._link_all(staged, answers, {self._path(key) for key in keys})
         return answers
 
+    def _write_object(self, file: int, pieces: Pieces, seed: int) -> None:
+        """Write a page to an empty file. Raises OSError."""
+        write_object(file, pieces, seed)
+
+    def _read_object(self, file: int, pieces: Pieces, seed: int) -> Answer:
+        """Read a page and verify it. Answers DONE or the kind of damage. Raises OSError."""
+        return read_object(file, pieces, seed)
+
     def _touch(self, path: str) -> bool:
         """Mark an object as used. Returns whether it exists."""
         try:
@@ -270,7 +290,7 @@ class FileStorage(PagedStorage):
         try:
             file = os.open(source, WRITE, 0o644)
             try:
-                write_object(file, pieces, seed)
+                self._write_object(file, pieces, seed)
                 self._recency.touch(file)
                 if self._is_synced:
                     os.fsync(file)

@@ -110,6 +110,7 @@ BACKENDS: Mapping[str, str] = {
     "hf3fs": "hicache.storage.hf3fs.backend:Hf3fsStorage",
     "redis": "hicache.storage.redis:RedisStorage",
     "objects": "hicache.storage.objects:ObjectStorage",
+    "nixl": "hicache.storage.nixl:NixlFiles",
     "audited": "hicache.storage.wrappers:AuditedStorage",
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",

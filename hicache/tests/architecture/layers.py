@@ -56,6 +56,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "hicache.storage": (*GROUND, "numpy", "xxhash"),
     "hicache.storage.redis": (*GROUND, "hicache.storage", "redis"),
+    "hicache.storage.nixl": (*GROUND, "hicache.storage", "nixl", "numpy"),
     "hicache.storage.objects": (*GROUND, "hicache.storage", "obstore"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage"),
