@@ -20,10 +20,8 @@ from hicache.storage.pause import Pause
 from hicache.storage.registry import Options
 from hicache.storage.secrets import concealed
 
-NAME = "objects"
 ACCESS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
 LIMITS = ("connections", "timeout_s", "retries", "retry_s", "part_bytes")
-OPTIONS = ("bucket", "root", "prefix", *ACCESS, "anonymous", *LIMITS)
 
 HEADER_BYTES = 8
 """The checksum in front of the bytes of a page, little-endian."""
@@ -57,12 +55,14 @@ class ObjectStorage(PagedStorage):
     is none, but one in parts without a condition. `clear` and `stats` list the objects of the scope.
     """
 
+    NAME: ClassVar[str] = "objects"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("bucket", "root", "prefix", *ACCESS, "anonymous", *LIMITS)
     SECRET_OPTIONS: ClassVar[tuple[str, ...]] = ("secret_access_key", "session_token")
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        parsed = Options(NAME, options, OPTIONS, self.SECRET_OPTIONS)
-        self._library = _library()
+        parsed = Options(self.NAME, options, self.OPTIONS, self.SECRET_OPTIONS)
+        self._library = _library(self.NAME)
         self._timeout_s = parsed.number("timeout_s", 5, 3_600)
         if not self._timeout_s:
             parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
@@ -123,7 +123,8 @@ class ObjectStorage(PagedStorage):
             is_refused = isinstance(cause, (refusals.PermissionDeniedError, refusals.UnauthenticatedError))
             if is_refused or "NoSuchBucket" in str(error):
                 self._threads.shutdown()
-                raise ConfigurationError(f"storage backend {NAME!r}: the service refuses the access: {error}") from None
+                message = f"storage backend {self.NAME!r}: the service refuses the access: {error}"
+                raise ConfigurationError(message) from None
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return list(self._threads.map(self._is_there, keys))
@@ -152,20 +153,23 @@ class ObjectStorage(PagedStorage):
         expected = HEADER_BYTES + page_bytes(pieces)
         with self._asked():
             try:
-                found = self._library.get(self._store, self._name(key))
+                size, received = self._fetched(self._name(key), expected)
             except FileNotFoundError:
                 return Answer.ABSENT
-            # Known before the bytes of the object are received.
-            if found.meta["size"] != expected:
-                return Answer.SHORT if found.meta["size"] < expected else Answer.LONG
-            received = memoryview(found.bytes())
-        if received.nbytes != expected:
-            return Answer.SHORT
+        if size != expected:
+            return Answer.SHORT if size < expected else Answer.LONG
         begin = HEADER_BYTES
         for piece in pieces:
             piece[:] = received[begin : begin + piece.nbytes]
             begin += piece.nbytes
         return Answer.DONE if received[:HEADER_BYTES] == self._header(key, pieces) else Answer.CORRUPT
+
+    def _fetched(self, name: str, expected: int) -> tuple[int, memoryview]:
+        """The size of an object, and its bytes if these are as many as expected."""
+        found = self._library.get(self._store, name)
+        # Known before the bytes of the object are received.
+        size = found.meta["size"]
+        return size, memoryview(found.bytes() if size == expected else b"")
 
     def _remove(self, damaged: Sequence[str]) -> None:
         """Remove damaged objects. One that another instance has replaced meanwhile is lost with them."""
@@ -188,19 +192,23 @@ class ObjectStorage(PagedStorage):
         return self._in_time(self._write_one, keys, sources)
 
     def _write_one(self, key: str, pieces: Pieces) -> Answer:
-        name, content = self._name(key), [self._header(key, pieces), *pieces]
-        is_large = page_bytes(pieces) > self._part_bytes
-        # obstore creates no object in parts on a condition (apache/arrow-rs-object-store#289).
-        how = {"chunk_size": self._part_bytes} if is_large else {"mode": "create"}
+        name = self._name(key)
         with self._asked():
             # Asked first, so that a page that is there is not sent.
             if self._has_object(name):
                 return Answer.PRESENT
             try:
-                self._library.put(self._store, name, content, use_multipart=is_large, **how)
+                self._send(name, [self._header(key, pieces), *pieces])
             except self._library.exceptions.AlreadyExistsError:
                 return Answer.PRESENT
         return Answer.DONE
+
+    def _send(self, name: str, content: Sequence[bytes | memoryview]) -> None:
+        """Write an object. Raises AlreadyExistsError of obstore if there is one."""
+        is_large = sum(map(len, content)) > self._part_bytes
+        # obstore creates no object in parts on a condition (apache/arrow-rs-object-store#289).
+        how = {"chunk_size": self._part_bytes} if is_large else {"mode": "create"}
+        self._library.put(self._store, name, content, use_multipart=is_large, **how)
 
     def _in_time(
         self, act: Callable[[str, Pieces], Answer], keys: Sequence[str], pages: Sequence[Pieces]
@@ -258,14 +266,14 @@ class ObjectStorage(PagedStorage):
         return checksum(pieces, identity(self.scope, key)).to_bytes(HEADER_BYTES, "little")
 
 
-def _library() -> Any:
+def _library(backend: str) -> Any:
     """The module of obstore. Raises ConfigurationError, naming the extra, where it is not installed."""
     try:
         import obstore
         import obstore.exceptions
         import obstore.store
     except ImportError as error:
-        message = f"storage backend {NAME!r} needs obstore, which is not installed: pip install 'hicache[objects]'"
+        message = f"storage backend {backend!r} needs obstore, which is not installed: pip install 'hicache[{backend}]'"
         raise ConfigurationError(message) from error
     return obstore
 

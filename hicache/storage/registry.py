@@ -111,6 +111,7 @@ BACKENDS: Mapping[str, str] = {
     "redis": "hicache.storage.redis:RedisStorage",
     "objects": "hicache.storage.objects:ObjectStorage",
     "nixl": "hicache.storage.nixl:NixlFiles",
+    "nixl-objects": "hicache.storage.nixl:NixlObjects",
     "audited": "hicache.storage.wrappers:AuditedStorage",
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",

@@ -271,5 +271,15 @@ _MOTO = Engine(
     has_capacity=False,
 )
 
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _MOTO)}
+_MOTO_NIXL = replace(
+    _MOTO,
+    name="moto-nixl",
+    backend="nixl-objects",
+    library="nixl",
+    version=lambda _: f"moto {version('moto')}, an emulator of S3, with NIXL {version('nixl')}",
+)
+
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _MOTO, _MOTO_NIXL)
+}
 """The engines by name. A further one is an entry here, and passes through the same tests."""

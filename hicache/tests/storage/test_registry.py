@@ -53,7 +53,7 @@ def test_each_name_of_ours_leads_to_a_class(name: str) -> None:
             "mooncake",
             (
                 "'mooncake' is unknown",
-                "known: memory, file, slotfile, hf3fs, redis, objects, nixl, audited, faulty, metered",
+                "known: memory, file, slotfile, hf3fs, redis, objects, nixl, nixl-objects, audited, faulty, metered",
                 "theirs",
                 "module:Class",
             ),
