@@ -31,6 +31,9 @@ Region = tuple[int, int, int, str]
 
 Result = TypeVar("Result")
 
+READS = 3
+"""How often an object that is there is read until NIXL succeeds."""
+
 _POLL_S = 0.0002
 
 _abandoned: list[NixlAgent] = []
@@ -240,10 +243,18 @@ class NixlObjects(ObjectStorage):
             raise
 
     def _fetched(self, name: str, expected: int) -> tuple[int, memoryview]:
-        size = self._library.head(self._store, name)["size"]
-        buffer = bytearray(expected if size == expected else 0)
-        if buffer:
-            self._nixl.move_object("READ", buffer, name, next(self._numbers), self._timeout_s)
+        # NIXL has one error for all failures, also for an object that was removed since it was asked for.
+        for attempts_left in reversed(range(READS)):
+            size = self._library.head(self._store, name)["size"]
+            buffer = bytearray(expected if size == expected else 0)
+            try:
+                if buffer:
+                    self._nixl.move_object("READ", buffer, name, next(self._numbers), self._timeout_s)
+            except OSError as error:
+                if not attempts_left or error.errno == ETIMEDOUT:
+                    raise
+            else:
+                break
         return size, memoryview(buffer)
 
     def _send(self, name: str, content: Sequence[bytes | memoryview]) -> None:

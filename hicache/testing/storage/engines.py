@@ -54,7 +54,7 @@ class Engine:
     the program. `options`: those of a backend that connects to it. `prepare`: called after each start; makes the engine
     usable, and returns further options. `strangers`: by name, options of clients that an engine with a password
     refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `has_capacity`:
-    whether its memory can be limited.
+    whether its memory can be limited. `known_failures`: the file of those of the backend on it, or None.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Engine:
     strangers: Mapping[str, Mapping[str, Any]]
     in_turn: Mapping[str, Any]
     has_capacity: bool
+    known_failures: Path | None
 
     @property
     def path(self) -> str | None:
@@ -204,6 +205,7 @@ def _redis(name: str) -> Engine:
         strangers={"no password": {"password": None}, "another password": {"password": "not-the-password"}},
         in_turn={},
         has_capacity=True,
+        known_failures=None,
     )
 
 
@@ -269,6 +271,7 @@ _MOTO = Engine(
     },
     in_turn={"connections": 1, "retries": 0},
     has_capacity=False,
+    known_failures=None,
 )
 
 _MOTO_NIXL = replace(
@@ -277,6 +280,7 @@ _MOTO_NIXL = replace(
     backend="nixl-objects",
     library="nixl",
     version=lambda _: f"moto {version('moto')}, an emulator of S3, with NIXL {version('nixl')}",
+    known_failures=Path(__file__).parents[1] / "adapters" / "known" / "nixl-objects.toml",
 )
 
 ENGINES: Mapping[str, Engine] = {

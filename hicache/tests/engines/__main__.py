@@ -30,6 +30,8 @@ def main(
             continue
         typer.echo(f"{engine.name}: {engine.version(engine.path or engine.program)}")
         options = ["--fault-runs", str(fault_runs), "--kills", str(kills), "--report", str(report / engine.name)]
+        if engine.known_failures:
+            options += ["--known-failures", str(engine.known_failures)]
         failed = _verified(engine, options) != 0 or failed
         verified = True
     raise typer.Exit(int(failed or not verified))
