@@ -54,7 +54,8 @@ class Engine:
     the program. `options`: those of a backend that connects to it. `prepare`: called after each start; makes the engine
     usable, and returns further options. `strangers`: by name, options of clients that an engine with a password
     refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `has_capacity`:
-    whether its memory can be limited. `known_failures`: the file of those of the backend on it, or None.
+    whether its memory can be limited. `timeout_s`: a short time in which it answers also on a busy machine.
+    `known_failures`: the file of those of the backend on it, or None.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Engine:
     strangers: Mapping[str, Mapping[str, Any]]
     in_turn: Mapping[str, Any]
     has_capacity: bool
+    timeout_s: float
     known_failures: Path | None
 
     @property
@@ -205,6 +207,7 @@ def _redis(name: str) -> Engine:
         strangers={"no password": {"password": None}, "another password": {"password": "not-the-password"}},
         in_turn={},
         has_capacity=True,
+        timeout_s=0.2,
         known_failures=None,
     )
 
@@ -271,6 +274,7 @@ _MOTO = Engine(
     },
     in_turn={"connections": 1, "retries": 0},
     has_capacity=False,
+    timeout_s=1,
     known_failures=None,
 )
 

@@ -107,7 +107,7 @@ def test_a_dead_engine_does_not_keep_a_backend_from_opening(start: Start, open_o
 
 def test_a_paused_engine_gives_misses_until_it_goes_on(start: Start, open_on: Open) -> None:
     process = start()
-    backend = open_on(process, timeout_s=0.2, retry_s=0)
+    backend = open_on(process, timeout_s=process.engine.timeout_s, retry_s=0)
     kept(backend)
     process.pause()
     all_fail(backend)
@@ -117,7 +117,7 @@ def test_a_paused_engine_gives_misses_until_it_goes_on(start: Start, open_on: Op
 
 def test_an_engine_that_failed_is_not_asked_again_at_once(start: Start, open_on: Open) -> None:
     process = start()
-    backend = open_on(process, timeout_s=0.2, retry_s=3_600)
+    backend = open_on(process, timeout_s=process.engine.timeout_s, retry_s=3_600)
     kept(backend)
     process.pause()
     assert read(backend) == [False] * len(KEYS), "the engine does not answer"

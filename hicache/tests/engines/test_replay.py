@@ -57,7 +57,7 @@ def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
 ) -> None:
     process = start()
     acts = {GONE: getattr(process, fails), BACK: getattr(process, goes_on)}
-    options = {**process.options, "timeout_s": 0.2, "retry_s": 0.01}
+    options = {**process.options, "timeout_s": process.engine.timeout_s, "retry_s": 0.01}
     outcome = replay(
         Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
         ReferenceAdapter,
