@@ -158,11 +158,11 @@ def usable_pages(pages: int, wants: Sequence[Want]) -> int:
     """
     lengths = set(range(pages + 1))
     for present, policy, trailing_pages in wants:
-        lengths &= set(_accepted(present, policy, trailing_pages))
+        lengths &= set(accepted_pages(present, policy, trailing_pages))
     return max(lengths)
 
 
-def _accepted(present: Sequence[bool], policy: HitPolicy, trailing_pages: int) -> Iterator[int]:
+def accepted_pages(present: Sequence[bool], policy: HitPolicy, trailing_pages: int) -> Iterator[int]:
     """The numbers of pages that one pool accepts, ascending."""
     run = 0
     yield 0

@@ -22,7 +22,7 @@ from hicache.storage.base import BATCH_PAGES
 from hicache.testing.adapter import Pending, SteppedVerbs, StorageVerbs
 from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_import import import_from
-from hicache.testing.adapters.sglang_pages import backend_options, page_names, scope_of, shard_of
+from hicache.testing.adapters.sglang_pages import backend_options
 from hicache.testing.adapters.sglang_pools import FULL, NAMES, SglangHostPools
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.snapshot import FetchView, StorageView
@@ -140,7 +140,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
         self.threads = StorageThreads(self._controller, Gate(is_open=self._is_threaded))
         self._controller.storage_backend.gate = self.threads.gate
         self._controller.prefetch_capacity_limit = self._tier.limit_tokens
-        self._storage_config = self._controller.storage_config
+        self._pages = self._controller.storage_backend
 
     def close(self) -> None:
         if self.config.storage is not None and self._controller.storage_backend is not None:
@@ -229,8 +229,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
         component = next(name for name, own in COMPONENT_POOL.items() if own == pool)
         whole, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
         hashes = self.hashes_of(whole.page_aligned(self.config.page_size))
-        names = page_names(NAMES[component], shard_of(self._storage_config), hashes)
-        return [f"{scope_of(self._storage_config)}/{name}" for name in names]
+        return [f"{self._pages.scope}/{name}" for name in self._pages.names(NAMES[component], hashes)]
 
     def pending(self) -> Sequence[Pending]:
         # Copies between device and host are synchronous.

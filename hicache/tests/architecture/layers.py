@@ -59,6 +59,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.storage.nixl": (*GROUND, "hicache.storage", "nixl", "numpy"),
     "hicache.storage.objects": (*GROUND, "hicache.storage", "obstore"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
+    "hicache.integrations": (*GROUND, "hicache.storage", "torch"),
     "hicache.transfer": (*GROUND, "hicache.storage"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer"),
     "hicache.transfer.streams": (*GROUND, "hicache.transfer", "torch"),
@@ -101,7 +102,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             f"hicache.testing.adapters.{name}"
             for name in ("lmcache_cpu", "sglang_pages", "sglang_storage", "storage_lmcache_l2", "storage_sglang")
         ),
-        (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
+        (*SHARED, "hicache.storage", "hicache.integrations", "hicache.testing", "numpy", "torch"),
     ),
     "hicache.testing.adapters.storage_lmcache": (*SHARED, "hicache.storage"),
     "hicache.__main__": ("hicache.cli",),

@@ -19,13 +19,13 @@ import torch
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
+from hicache.integrations.sglang import scope_of
 from hicache.storage.base import PoolQuery
 from hicache.storage.keys import check_scope
 from hicache.testing import adapters
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters import sglang_ranks, storage_sglang
 from hicache.testing.adapters.sglang_import import sglang_version
-from hicache.testing.adapters.sglang_pages import scope_of
 from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.adapters.storage_sglang import SglangStorage
@@ -129,7 +129,7 @@ def test_an_entry_of_files_covers_a_test_by_its_whole_id(path: Path, collected_o
 
 def test_a_scope_tells_models_with_similar_names_apart() -> None:
     names = ("org/m", "org-m", "org_m", "org.m", "org//m", "org/m ", f"{'m' * 300}1", f"{'m' * 300}2")
-    scopes = [check_scope(scope_of(SimpleNamespace(model_name=name))) for name in names]
+    scopes = [check_scope(scope_of(name)) for name in names]
     assert len(set(scopes)) == len(names), f"STORE-1: each model has a scope of its own, got {scopes}"
 
 

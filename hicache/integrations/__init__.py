@@ -1,0 +1,1 @@
+"""What puts this package below or beside an engine, without a change of the engine."""
