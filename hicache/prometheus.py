@@ -92,6 +92,16 @@ def _abandoned(cache: UnifiedRadixCache) -> Iterator[Sample]:
         yield (cache.storage.name,), len(cache.liveness.abandoned)
 
 
+def _breaker_open(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    if cache.storage is not None and (breaker := cache.storage.worker.breaker) is not None:
+        yield (cache.storage.name,), breaker.is_open
+
+
+def _pauses(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    if cache.storage is not None and (breaker := cache.storage.worker.breaker) is not None:
+        yield (cache.storage.name,), breaker.pauses
+
+
 def _queues(cache: UnifiedRadixCache) -> Iterator[Sample]:
     lengths: dict[str, tuple[int, int]] = {}
     if cache.host is not None:
@@ -164,6 +174,20 @@ METRICS = (
         ("backend",),
         "How often the storage backend was abandoned, because it did not answer in time.",
         _abandoned,
+    ),
+    Metric(
+        "hicache_storage_breaker_open",
+        "gauge",
+        ("backend",),
+        "1 from a failure of the server of the storage backend until the server answers again, else 0.",
+        _breaker_open,
+    ),
+    Metric(
+        "hicache_storage_pauses",
+        "counter",
+        ("backend",),
+        "How often the server of the storage backend was not asked for a while, because it had failed.",
+        _pauses,
     ),
     Metric(
         "hicache_queue_jobs",

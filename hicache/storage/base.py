@@ -1,4 +1,4 @@
-"""StorageBackend: the interface that a storage vendor implements; PoolQuery and StorageStats, which it uses."""
+"""StorageBackend: the interface that a storage vendor implements; PoolQuery, StorageStats, Breaker."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ class StorageStats:
     removed: int
     bytes_read: int
     bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """What keeps a cache from asking a server that does not answer.
+
+    `is_open`: the server failed, and has not answered since. `pauses`: how often the server was not asked for a while.
+    """
+
+    is_open: bool
+    pauses: int
 
 
 class StorageBackend(ABC):
@@ -116,6 +127,10 @@ class StorageBackend(ABC):
         way. Otherwise, as here, each call has memory of its own, and what is written late reaches no page of the cache.
         """
         return False
+
+    def breaker(self) -> Breaker | None:
+        """The state of the breaker, without asking the server; None for a backend that has none."""
+        return None
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         """How many pages of a prefix can be used: the largest number that every pool accepts.

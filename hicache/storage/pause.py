@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+from hicache.storage.base import Breaker
+
 
 class Pause:
     """Decides when a server that failed is asked again, so that it costs a cache at most half of its time.
@@ -17,7 +19,15 @@ class Pause:
         self._shortest_s = shortest_s
         self._clock = clock
         self._until = float("-inf")
+        self._is_failing = False
+        self._pauses = 0
         self._lock = Lock()
+
+    @property
+    def breaker(self) -> Breaker:
+        """Whether the last attempt that ended has failed, and how many pauses there were."""
+        with self._lock:
+            return Breaker(self._is_failing, self._pauses)
 
     @contextmanager
     def attempt(self, failures: tuple[type[Exception], ...]) -> Iterator[None]:
@@ -31,5 +41,10 @@ class Pause:
         except failures as error:
             now = self._clock()
             with self._lock:
+                # Attempts that fail side by side begin one pause.
+                self._pauses += now >= self._until
+                self._is_failing = True
                 self._until = now + max(self._shortest_s, now - began)
             raise OSError(str(error)) from error
+        with self._lock:
+            self._is_failing = False

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from hicache.errors import ConfigurationError
-from hicache.storage.base import Pieces
+from hicache.storage.base import Breaker, Pieces
 from hicache.storage.page_io import checksum, identity
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.pause import Pause
@@ -68,6 +68,9 @@ class RedisStorage(PagedStorage):
         self._lock = Lock()
         self._check_access()
         self._count_evicted()
+
+    def breaker(self) -> Breaker:
+        return self._pause.breaker
 
     def _connections(self, parsed: Options) -> Any:
         place: dict[str, Any] = {"connection_class": self._library.Connection}

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from hicache.errors import InvariantError
-from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
+from hicache.storage.base import Breaker, Pieces, PoolQuery, StorageBackend, StorageStats
 from hicache.storage.page_io import checksum
 from hicache.storage.paged import page_bytes
 from hicache.storage.registry import Options, open_backend
@@ -56,6 +56,9 @@ class StorageWrapper(StorageBackend):
 
     def register(self, regions: Sequence[memoryview]) -> bool:
         return self.inner.register(regions)
+
+    def breaker(self) -> Breaker | None:
+        return self.inner.breaker()
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         return self.inner.exists(keys, queries, prefix_keys)

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from hicache.cli.exposition import exposed
 from hicache.errors import ConfigurationError
 from hicache.parallel.group import Group, Reduction
 from hicache.prometheus import METRICS, RANK, Metric
+from hicache.storage.base import Breaker, PoolQuery
 from hicache.storage.memory import MemoryStorage
+from hicache.storage.pause import Pause
 from hicache.testing.adapters.dictionary import DictionaryAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
@@ -68,7 +70,7 @@ def three_tiers(store: Path, **storage: Any) -> CacheConfig:
         model=FULL_MODEL,
         host=HostConfig({"full": 16 * PAGE}, load_back_threshold_tokens=0),
         storage=StorageConfig(
-            "memory",
+            storage.pop("backend", "memory"),
             "model",
             {"store": str(store)},
             prefetch_threshold=PAGE,
@@ -204,6 +206,55 @@ def test_calls_of_storage_are_measured_and_errors_counted(
     assert {verb: counts[verb] for verb in asked} == asked, f"expected {asked}, got {counts}"
     assert scrape.by("hicache_storage_errors_total", "verb")["exists"] == 1, "the call that raised is counted"
     assert counts["exists"] == 2, f"the call that raised is measured too, got {counts}"
+
+
+class PausingStorage(MemoryStorage):
+    """Pages in memory, behind a server that a test lets fail. It is asked again at once."""
+
+    is_down = False
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope, options)
+        self._pause = Pause(0, lambda: 0.0)
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        try:
+            with self._pause.attempt((ConnectionError,)):
+                if self.is_down:
+                    raise ConnectionError("the server is down")
+                return super().exists(keys, queries, prefix_keys)
+        except OSError:
+            return 0
+
+    def breaker(self) -> Breaker:
+        return self._pause.breaker
+
+
+def test_the_breaker_is_open_until_the_server_answers_and_its_pauses_are_counted(
+    metrics: CacheMetrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scraped() -> tuple[float, float]:
+        found = Collected(metrics)
+        return found.value("hicache_storage_breaker_open"), found.value("hicache_storage_pauses_total")
+
+    config = three_tiers(tmp_path, backend="hicache.tests.test_metrics:PausingStorage")
+    with open_cache(config, metrics=metrics) as cache:
+        assert scraped() == (0, 0), "at first the server is asked"
+        monkeypatch.setattr(PausingStorage, "is_down", True)
+        for number in (1, 2):
+            fetch(cache, number)
+        assert scraped() == (1, 2), "it is down"
+        assert cache.detach_storage(), "nothing is under way"
+        assert cache.attach_storage(), "there is a backend again"
+        fetch(cache, 3)
+        assert scraped() == (1, 3), "a new instance goes on counting"
+        monkeypatch.setattr(PausingStorage, "is_down", False)
+        fetch(cache, 4)
+        assert scraped() == (0, 3), "it answers again"
+    assert Collected(metrics).value("hicache_storage_pauses_total") == 3, "what a closed cache has counted stays"
+    with open_cache(three_tiers(tmp_path), metrics=CacheMetrics(prometheus_client.CollectorRegistry())) as cache:
+        assert cache.storage is not None, "the cache has storage"
+        assert cache.storage.worker.breaker is None, "a backend without a server has no breaker"
 
 
 def counting(asked: dict[str, int], verb: str, call: Any) -> Any:

@@ -13,7 +13,7 @@ from hicache.errors import ConfigurationError
 from hicache.metrics import Counters
 from hicache.pools.host import HostPools
 from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
-from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
+from hicache.storage.base import BATCH_PAGES, Breaker, Pieces, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
 from hicache.storage.secrets import redacted
 from hicache.storage.staged import StagedStorage
@@ -172,6 +172,7 @@ class StorageWorker:
         self._abandoned: StorageBackend | None = None
         self._errors = dict.fromkeys(VERBS, 0)
         self._copied = dict.fromkeys(VERBS, 0)
+        self._last_breaker: Breaker | None = None
         self._noted = count()
 
     @property
@@ -194,6 +195,14 @@ class StorageWorker:
         """How many bytes were copied between the host pools and memory of single calls."""
         return sum(self._copied.values())
 
+    @property
+    def breaker(self) -> Breaker | None:
+        """The breaker of the backend, with the pauses of those before it; None if none of them had one."""
+        found = self._backend.breaker() if self._backend is not None else None
+        if found is None or self._last_breaker is None:
+            return found or self._last_breaker
+        return Breaker(found.is_open, self._last_breaker.pauses + found.pauses)
+
     def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
         """Register the host pools with a backend: the size of their pages, and their memory. Returns what to call.
 
@@ -214,14 +223,20 @@ class StorageWorker:
 
     def detach(self) -> None:
         """Close the backend. It is gone also if that raises."""
-        backend, self._backend = self._backend, None
+        backend = self._released()
         if backend is not None:
             self._call("close", backend.close, is_closed)
 
     def abandon(self) -> None:
         """Call the backend no more. It is not closed: it may be in a call."""
         if self._backend is not None:
-            self._abandoned, self._backend = self._backend, None
+            self._abandoned = self._released()
+
+    def _released(self) -> StorageBackend | None:
+        if (breaker := self.breaker) is not None:
+            self._last_breaker = Breaker(is_open=False, pauses=breaker.pauses)
+        backend, self._backend = self._backend, None
+        return backend
 
     def forget_abandoned(self) -> Callable[[], object] | None:
         """What closes the backend that was abandoned, once its calls have ended; None if there is none any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hicache.storage.base import Breaker
 from hicache.storage.pause import Pause
 
 SHORTEST_S = 2.0
@@ -50,6 +51,36 @@ def test_a_failed_server_is_not_asked_for_as_long_as_the_attempt_took(took_s: fl
     assert not is_asked(pause), f"expected a pause of {pause_s} s after a failure that took {took_s} s"
     clock.now += 0.5
     assert is_asked(pause), f"expected an attempt {pause_s} s after a failure that took {took_s} s"
+
+
+def test_the_breaker_is_open_from_a_failure_to_an_answer() -> None:
+    clock = SteppedClock()
+    pause = Pause(SHORTEST_S, clock)
+    assert pause.breaker == Breaker(is_open=False, pauses=0), "nothing has failed"
+    fail(pause, clock, 0)
+    assert not is_asked(pause), "the pause has begun"
+    assert pause.breaker == Breaker(is_open=True, pauses=1), "an attempt that is not made begins no pause"
+    clock.now += SHORTEST_S
+    assert pause.breaker == Breaker(is_open=True, pauses=1), "the server has not answered yet"
+    fail(pause, clock, 0)
+    assert pause.breaker == Breaker(is_open=True, pauses=2), "it has failed again"
+    clock.now += SHORTEST_S
+    assert is_asked(pause), "it is asked, and answers"
+    assert pause.breaker == Breaker(is_open=False, pauses=2), "it has answered"
+
+
+def test_attempts_that_fail_side_by_side_begin_one_pause() -> None:
+    clock = SteppedClock()
+    pause = Pause(SHORTEST_S, clock)
+
+    def attempt() -> None:
+        with pause.attempt((OSError,)):
+            fail(pause, clock, 0)
+            raise OSError("both")
+
+    with pytest.raises(OSError, match="both"):
+        attempt()
+    assert pause.breaker == Breaker(is_open=True, pauses=1), "the second failure is within the pause of the first"
 
 
 def test_errors_of_another_kind_begin_no_pause() -> None:
