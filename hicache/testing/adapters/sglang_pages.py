@@ -30,29 +30,29 @@ class GatedPages(sglang.HostPoolPages):
     def meaning_of(self, host: Any) -> str:
         return "told"
 
-    def batch_exists(self, *arguments: Any) -> int:
+    def batch_exists(self, *arguments: Any, **named: Any) -> int:
         self.gate.enter()
-        return super().batch_exists(*arguments)
+        return super().batch_exists(*arguments, **named)
 
-    def batch_exists_v2(self, *arguments: Any) -> Any:
+    def batch_exists_v2(self, *arguments: Any, **named: Any) -> Any:
         self.gate.enter()
-        return super().batch_exists_v2(*arguments)
+        return super().batch_exists_v2(*arguments, **named)
 
-    def batch_get_v1(self, *arguments: Any) -> list[bool]:
+    def batch_get_v1(self, *arguments: Any, **named: Any) -> list[bool]:
         self.gate.enter()
-        return super().batch_get_v1(*arguments)
+        return super().batch_get_v1(*arguments, **named)
 
-    def batch_set_v1(self, *arguments: Any) -> list[bool]:
+    def batch_set_v1(self, *arguments: Any, **named: Any) -> list[bool]:
         self.gate.enter()
-        return super().batch_set_v1(*arguments)
+        return super().batch_set_v1(*arguments, **named)
 
-    def batch_get_v2(self, *arguments: Any) -> dict[str, list[bool]]:
+    def batch_get_v2(self, *arguments: Any, **named: Any) -> dict[str, list[bool]]:
         self.gate.enter()
-        return super().batch_get_v2(*arguments)
+        return super().batch_get_v2(*arguments, **named)
 
-    def batch_set_v2(self, *arguments: Any) -> dict[str, list[bool]]:
+    def batch_set_v2(self, *arguments: Any, **named: Any) -> dict[str, list[bool]]:
         self.gate.enter()
-        return super().batch_set_v2(*arguments)
+        return super().batch_set_v2(*arguments, **named)
 
 
 def backend_options(config: StorageConfig) -> str:
