@@ -20,6 +20,7 @@ from hicache.errors import ConfigurationError
 from hicache.storage.answers import Reading, is_cleared, pages_done, pages_usable
 from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend, accepted_pages
 from hicache.storage.registry import Options, open_backend
+from hicache.storage.staged import registered
 from hicache.types import HitPolicy
 
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class HostPoolPages:
                 hosts = {KV: self._host(KV), **{str(name): host for name, host in self.registered_pools.items()}}
                 sizes = {f"{name}.{self._shard(name)}": _page_bytes(name, host) for name, host in hosts.items()}
                 self.backend.register_pools(sizes)
-                self.backend.register([_memory_of(part) for host in hosts.values() for part in _tensors(host)])
+                regions = [_memory_of(part) for host in hosts.values() for part in _tensors(host)]
+                self.backend = registered(self.backend, regions, lambda *_: None)
                 self._is_announced = True
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hicache.errors import ConfigurationError, KeyFormError
-from hicache.storage.base import Pieces
+from hicache.storage.base import Breaker, Pieces
 from hicache.storage.keys import check_key
 from hicache.storage.page_io import checksum, identity
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
@@ -78,6 +78,9 @@ class ObjectStorage(PagedStorage):
         self._pause = Pause(parsed.number("retry_s", 0 if is_local else 1, 3_600), time.monotonic)
         self._threads = ThreadPoolExecutor(parsed.optional_count("connections") or 8, "hicache-objects")
         self._check_access()
+
+    def breaker(self) -> Breaker:
+        return self._pause.breaker
 
     def _local(self, parsed: Options) -> Any:
         for name in ("bucket", *ACCESS):

@@ -176,7 +176,7 @@ class PagedStorage(StorageBackend):
         return [answer in (Answer.DONE, Answer.PRESENT) for answer in answers]
 
     def register(self, regions: Sequence[memoryview]) -> bool:
-        # All bytes are moved in the thread that calls.
+        # A call returns when all bytes are moved.
         return True
 
     def clear(self) -> bool:

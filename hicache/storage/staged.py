@@ -1,12 +1,32 @@
-"""StagedStorage: gives a backend memory of each call's own, and copies it from and to the pages of the host tier."""
+"""Registers host memory with a backend; StagedStorage gives one that does not accept it memory of each call's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hicache.errors import ConfigurationError
 from hicache.storage.answers import pages_done
 from hicache.storage.base import Pieces, StorageBackend
 from hicache.storage.wrappers import StorageWrapper
+
+
+def registered(
+    backend: StorageBackend, regions: Sequence[memoryview], note_copied: Callable[[str, int], None]
+) -> StorageBackend:
+    """Announce all host memory to a backend, and return what to call: the backend, or StagedStorage over it.
+
+    Raises ConfigurationError if the backend does not say whether it accepts the memory.
+    """
+    answer: object = backend.register(regions)
+    if answer is True:
+        return backend
+    if answer is False:
+        return StagedStorage(backend, note_copied)
+    # A backend of the time before there was an answer may count on memory that it knows.
+    raise ConfigurationError(
+        f"register of {type(backend).__name__} must return True or False, got {answer!r}: whether it uses memory of "
+        "a call no longer than the call takes"
+    )
 
 
 class StagedStorage(StorageWrapper):

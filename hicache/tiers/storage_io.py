@@ -9,14 +9,13 @@ from traceback import format_exception
 from typing import TypeAlias
 
 from hicache.config import CacheConfig
-from hicache.errors import ConfigurationError
 from hicache.metrics import Counters
 from hicache.pools.host import HostPools
 from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
 from hicache.storage.base import BATCH_PAGES, Breaker, Pieces, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
 from hicache.storage.secrets import redacted
-from hicache.storage.staged import StagedStorage
+from hicache.storage.staged import registered
 from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
@@ -147,17 +146,6 @@ def _tail_pages(config: CacheConfig) -> dict[str, int]:
     return tail_pages
 
 
-def _accepts(backend: StorageBackend, regions: Sequence[memoryview]) -> bool:
-    answer: object = backend.register(regions)
-    if answer is True or answer is False:
-        return answer
-    # A backend of the time before there was an answer may count on memory that it knows.
-    raise ConfigurationError(
-        f"register of {type(backend).__name__} must return True or False, got {answer!r}: whether it uses memory of "
-        "a call no longer than the call takes"
-    )
-
-
 class StorageWorker:
     """Calls the backend on the threads of executors, straight into and out of the host pools if it accepts them.
 
@@ -211,11 +199,10 @@ class StorageWorker:
         """
         try:
             backend.register_pools(page_bytes)
-            is_accepted = _accepts(backend, self._pools.regions())
+            return registered(backend, self._pools.regions(), self._note_copied)
         except Exception:
             self._call("close", backend.close, is_closed)
             raise
-        return backend if is_accepted else StagedStorage(backend, self._note_copied)
 
     def attach(self, backend: StorageBackend) -> None:
         """Call this backend from now on."""
