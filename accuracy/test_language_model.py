@@ -14,7 +14,8 @@ from hicache.testing.contract import clause
 
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device
 from .engine.served_model import ServedModel
-from .evaluation.evaluate import CachedModel, RequestRecorder
+from .evaluation.evaluate import CachedModel
+from .evaluation.recorder import RequestRecorder
 from .evaluation.subject import opened
 from .evaluation.vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
 from .models.task import decoded, encoded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +14,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.scheduler import ScheduledRequest, Scheduler
 from hicache.types import SHARED, Component, Handle, Key, Namespace, Slots, Tokens
 
+from .batch import BatchRow, can_batch, forward_rows
 from .model_layout import ModelPools
 from .model_runner import RecordedCache
 from .served_model import ServedModel
@@ -85,6 +87,7 @@ class Engine:
         if chunk_tokens <= 0 or chunk_tokens % config.page_size:
             raise ValueError(f"chunk_tokens must be a multiple of the page size {config.page_size}, got {chunk_tokens}")
         self._runner = model.runner
+        self._layout = model.layout
         self._page_size = config.page_size
         self._chunk_tokens = chunk_tokens
         self._rereads = rereads
@@ -123,17 +126,32 @@ class Engine:
             begun = self._admit(self._scheduler.begin(whole, nothing), NO_HITS, 0)
         return begun
 
+    @property
+    def can_batch(self) -> bool:
+        """Whether `compute_chunks` takes several requests. States, indexers and compressors allow one."""
+        return can_batch(self._layout)
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._page_size
+
     def compute_chunk(self, generation: Generation) -> torch.Tensor:
         """Compute the next chunk of a request in one forward: its logits, float32 [tokens, vocabulary]."""
-        request, start, end = generation.request, generation.computed_tokens, self._next_end(generation)
-        recorded = generation.running or self._pools.restore(request.table[:start], request.state)
-        logits = self._runner.forward(generation.tokens[start:end], start, recorded.cache)
-        self._pools.write(recorded, request.table[start:end])
-        if request.state is not None:
-            self._pools.write_state(recorded, request.state)
-        generation.computed_tokens = end
-        self._cache_pages(generation, recorded)
-        generation.running = None if self._rereads else recorded
+        return self.compute_chunks([generation])[0]
+
+    def compute_chunks(self, generations: Sequence[Generation]) -> list[torch.Tensor]:
+        """Compute the next chunk of each request in one forward: the logits of each, float32 [tokens, vocabulary].
+
+        The rows are padded to the longest chunk. Raises ValueError for several requests of a model that `can_batch` is
+        false for.
+        """
+        if len(generations) > 1 and not self.can_batch:
+            raise ValueError(f"a {self._runner.model_type} computes one request at a time, got {len(generations)}")
+        rows = [self._next_row(one) for one in generations]
+        logits = forward_rows(self._runner, rows)
+        for generation, row in zip(generations, rows, strict=True):
+            self._take_over(generation, row)
         self._scheduler.step()
         return logits
 
@@ -173,6 +191,21 @@ class Engine:
             self._scheduler.release(request)
             return None
         return Generation(request, request.cached_tokens, hits, branching, running=None)
+
+    def _next_row(self, generation: Generation) -> BatchRow:
+        request, start = generation.request, generation.computed_tokens
+        recorded = generation.running or self._pools.restore(request.table[:start], request.state)
+        return BatchRow(generation.tokens[start : self._next_end(generation)], start, recorded)
+
+    def _take_over(self, generation: Generation, row: BatchRow) -> None:
+        """Write what a forward has computed of a request into its slots, and cache the whole pages of it."""
+        request, end = generation.request, row.start + len(row.tokens)
+        self._pools.write(row.recorded, request.table[row.start : end])
+        if request.state is not None:
+            self._pools.write_state(row.recorded, request.state)
+        generation.computed_tokens = end
+        self._cache_pages(generation, row.recorded)
+        generation.running = None if self._rereads else row.recorded
 
     def _next_end(self, generation: Generation) -> int:
         """Where the next forward ends: at the end of a chunk, where a state is wanted, or at the end of the last page.

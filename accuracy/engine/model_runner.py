@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
@@ -14,7 +16,7 @@ from hicache.types import Tokens
 
 
 class ModelRunner:
-    """Computes one sequence at a time."""
+    """Computes one sequence, or several that are padded to one width."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -56,6 +58,25 @@ class ModelRunner:
         bias: torch.Tensor = getattr(main, compressor, main).position_bias
         return bias
 
+    @torch.inference_mode()
+    def forward_padded(
+        self,
+        ids: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int64],
+        mask: npt.NDArray[np.int64],
+        cache: DynamicCache,
+    ) -> torch.Tensor:
+        """The logits of several rows, float32 [rows, tokens, vocabulary], padding included.
+
+        `ids`, `positions`: [rows, tokens]. `mask`: [rows, cached tokens and tokens], 0 where no token of its row is.
+        """
+        whole, where, visible = (torch.from_numpy(one).to(self.device, torch.int64) for one in (ids, positions, mask))
+        answer = self.model(
+            input_ids=whole, position_ids=where, attention_mask=visible, past_key_values=cache, use_cache=True
+        )
+        logits: torch.Tensor = answer.logits.float()
+        return logits
+
 
 class RecordedCache:
     """`cache`: the cache that is passed to the model.
@@ -81,6 +102,13 @@ class RecordedCache:
 
     def take_rows(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values added since the last call, by layer: [tokens, heads, width]. Their widths may differ."""
+        return {
+            number: (keys[0].transpose(0, 1), values[0].transpose(0, 1))
+            for number, (keys, values) in self.take_batches().items()
+        }
+
+    def take_batches(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """The same of several rows: [rows, heads, tokens, width]."""
         taken = {number: _joined(parts) for number, parts in self._rows.items()}
         self._rows.clear()
         return taken
@@ -145,7 +173,7 @@ def compressors_of(layer: Any) -> tuple[str, ...]:
 
 
 def _joined(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    keys, values = (torch.cat(side, dim=2)[0].transpose(0, 1) for side in zip(*parts, strict=True))
+    keys, values = (torch.cat(side, dim=2) for side in zip(*parts, strict=True))
     return keys, values
 
 

@@ -12,7 +12,8 @@ from hicache.types import Tier
 from ..answers import GATES
 from ..engine.engine import Hits
 from ..engine.model_runner import divergence
-from .evaluate import AnsweredRequest, ScoredPass
+from .evaluate import ForwardCounts, ScoredPass
+from .recorder import AnsweredRequest
 
 MANY_REQUESTS = 16
 """With at least this many requests, faults and lost pages affect some requests, and not all."""
@@ -85,8 +86,13 @@ def nats_between(first: ScoredPass, later: ScoredPass) -> torch.Tensor:
 
 
 def same_chunks(first: AnsweredRequest, later: AnsweredRequest) -> bool:
-    """Whether the later request begins where a forward of the first one ended, and has the same ends from there on."""
+    """Whether the later request begins where a forward of the first one ended, and has the same ends from there on.
+
+    Padding, and other rows beside a request, change the last bits as other chunks do.
+    """
     start = later.hits.total
+    if not (first.is_alone and later.is_alone):
+        return False
     return start in (first.hits.total, *first.ends) and later.ends == tuple(end for end in first.ends if end > start)
 
 
@@ -128,6 +134,7 @@ class ComparedPass:
     scores: Mapping[str, float]
     hits: Hits
     computed_tokens: int
+    forwards: ForwardCounts
     seconds: float
     wait_share: float | None
     tokens_by_nats: Mapping[str, int]
@@ -159,6 +166,7 @@ def _figures(
         scores=later.scores,
         hits=later.hits,
         computed_tokens=later.computed_tokens,
+        forwards=later.forwards,
         seconds=later.seconds,
         wait_share=_wait_share(first, later),
         tokens_by_nats=counts,

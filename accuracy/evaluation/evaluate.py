@@ -19,99 +19,25 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from hicache.types import Tokens
 
-from ..answers import Answer, compute_rest
-from ..engine.engine import Engine, Generation, Hits
+from ..engine.engine import Engine, Hits
+from .recorder import AnsweredRequest, Prompt, RequestRecorder
 from .vocabulary import Message, Vocabulary
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AnsweredRequest:
-    """`task`: its name. `tokens`: the prompt and the generated tokens.
-
-    `reusable_tokens`: how many tokens of the prompt may be hits. `ends`: the position at which each forward ended.
-    `logits`: from position `reusable_tokens` on, for as many tokens as are kept, float32 [tokens, vocabulary] on the
-    CPU. `wait_s`: seconds from the arrival until the prompt was computed. `seconds`: from the arrival to the end.
-    """
-
-    task: str
-    tokens: Tokens
-    reusable_tokens: int
-    hits: Hits
-    ends: tuple[int, ...]
-    logits: torch.Tensor
-    wait_s: float
-    seconds: float
-
-
-class RequestRecorder:
-    """Runs requests on an engine, one after the other. `requests`: those so far, in order.
-
-    `kept_tokens`: for how many tokens of each answer the logits are kept. Raises ValueError for a request for which an
-    idle cache has too few slots.
-    """
-
-    def __init__(self, engine: Engine, *, kept_tokens: int) -> None:
-        self.requests: list[AnsweredRequest] = []
-        self._engine = engine
-        self._kept_tokens = kept_tokens
-
-    def score(self, task: str, tokens: Tokens, reusable_tokens: int) -> torch.Tensor:
-        """The logits from position `reusable_tokens` on, float32 [tokens, vocabulary]."""
-        started = time.perf_counter()
-        generation, answer, wait_s = self._begin(tokens, reusable_tokens)
-        self._engine.finish(generation)
-        logits = answer.logits[reusable_tokens - answer.hits.total :]
-        seconds = time.perf_counter() - started
-        self._record(task, generation, reusable_tokens, answer.ends, logits, wait_s, seconds)
-        return logits
-
-    def generate(self, task: str, prompt: Tokens, is_enough: Callable[[Tokens], bool]) -> Tokens:
-        """Generate the likeliest tokens after a prompt, until `is_enough` of the generated tokens is true."""
-        started = time.perf_counter()
-        generation, answer, wait_s = self._begin(prompt, len(prompt) - 1)
-        chosen_by, ends = [answer.logits[-1:]], list(answer.ends)
-        tokens = chosen_by[0].argmax(-1).int().cpu().numpy()
-        while not is_enough(tokens):
-            if not self._engine.append(generation, int(tokens[-1])):
-                raise ValueError(f"the cache has no free slot for a token after {len(generation.tokens)} tokens")
-            chosen_by.append(self._engine.compute_chunk(generation))
-            ends.append(generation.computed_tokens)
-            tokens = torch.cat(chosen_by).argmax(-1).int().cpu().numpy()
-        self._engine.finish(generation)
-        seconds = time.perf_counter() - started
-        self._record(task, generation, len(prompt) - 1, tuple(ends), torch.cat(chosen_by), wait_s, seconds)
-        return tokens
-
-    def _begin(self, tokens: Tokens, reusable_tokens: int) -> tuple[Generation, Answer, float]:
-        started = time.perf_counter()
-        generation = self._engine.begin(tokens, reusable_tokens=reusable_tokens)
-        if generation is None:
-            raise ValueError(f"the cache has too few slots for a prompt of {len(tokens)} tokens")
-        answer = compute_rest(self._engine, generation)
-        return generation, answer, time.perf_counter() - started
-
-    def _record(
-        self,
-        task: str,
-        generation: Generation,
-        reusable: int,
-        ends: tuple[int, ...],
-        logits: torch.Tensor,
-        wait_s: float,
-        seconds: float,
-    ) -> None:
-        kept = logits[: self._kept_tokens].cpu()
-        self.requests.append(
-            AnsweredRequest(task, generation.tokens, reusable, generation.hits, ends, kept, wait_s, seconds)
-        )
-
 
 MAX_ANSWER_TOKENS = 256
 """The longest generated answer, unless a task sets another limit."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """`inputs`: the context and all expected tokens but the last. `expected`: the tokens whose likelihood is asked."""
+
+    task: str
+    inputs: Sequence[int]
+    expected: Sequence[int]
+
+
 class CachedModel(TemplateLM):
-    """The interface of lm-eval to a model on an engine. Answers one request after the other, by greedy decoding.
+    """The interface of lm-eval to a model on an engine. Answers by greedy decoding.
 
     `max_tokens`: the longest sequence of the model. A longer prompt is truncated at its beginning.
     """
@@ -153,37 +79,48 @@ class CachedModel(TemplateLM):
         self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
         asked = zip(self._scored_tasks, requests, strict=True)
-        return [self._likelihood(task, [*context, *rest[:-1]], rest) for task, (_, context, rest) in asked]
+        return self._likelihoods([_Scored(task, [*context, *rest[:-1]], rest) for task, (_, context, rest) in asked])
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihoods of whole texts."""
-        return [self._rolling(request.task_name, self._vocabulary.encode(request.args[0])) for request in requests]
+        windows = [self._windows(request.task_name, self._vocabulary.encode(request.args[0])) for request in requests]
+        chances = iter(self._likelihoods([window for text in windows for window in text]))
+        return [sum(next(chances)[0] for _ in text) for text in windows]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The generated text after each prompt. Raises ValueError for a task that samples its answers."""
-        return [self._generate(request.task_name, *request.args) for request in requests]
+        prompts = [self._prompt(request.task_name, *request.args) for request in requests]
+        texts = {
+            number: self._text(logits, _stops(requests[number].args[1]))
+            for number, logits in self._recorder.answer(prompts)
+        }
+        return [texts[number] for number in range(len(prompts))]
 
-    def _likelihood(self, task: str, inputs: Sequence[int], expected: Sequence[int]) -> tuple[float, bool]:
-        """The log-likelihood of the expected tokens, and whether each is the likeliest. The last follows the inputs."""
-        tokens = _tokens(inputs[-self._max_tokens :])
-        logits = self._recorder.score(task, tokens, len(tokens) - len(expected))
-        wanted = torch.tensor(list(expected), device=logits.device)
-        chances = logits.log_softmax(-1).gather(-1, wanted[:, None])
-        return float(chances.sum()), bool((logits.argmax(-1) == wanted).all())
+    def _likelihoods(self, scored: Sequence[_Scored]) -> list[tuple[float, bool]]:
+        """The log-likelihood of the expected tokens of each, and whether each of them is the likeliest."""
+        prompts = []
+        for one in scored:
+            tokens = _tokens(one.inputs[-self._max_tokens :])
+            prompts.append(Prompt(one.task, tokens, len(tokens) - len(one.expected), is_enough=None))
+        chances = {
+            number: _likelihood(logits, scored[number].expected) for number, logits in self._recorder.answer(prompts)
+        }
+        return [chances[number] for number in range(len(prompts))]
 
-    def _rolling(self, task: str, tokens: list[int]) -> float:
+    def _windows(self, task: str, tokens: list[int]) -> list[_Scored]:
         windows = get_rolling_token_windows(tokens, self.prefix_token_id, self._max_tokens, context_len=1)
         pairs = [make_disjoint_window(window) for window in windows]
-        return sum(self._likelihood(task, [*context, *expected[:-1]], expected)[0] for context, expected in pairs)
+        return [_Scored(task, [*context, *expected[:-1]], expected) for context, expected in pairs]
 
-    def _generate(self, task: str, context: str, options: Mapping[str, Any]) -> str:
+    def _prompt(self, task: str, context: str, options: Mapping[str, Any]) -> Prompt:
         if options.get("do_sample") and options.get("temperature", 1) > 0:
             raise ValueError(f"sampled answers cannot be compared between passes: {dict(options)}")
         limit = int(options.get("max_gen_toks", MAX_ANSWER_TOKENS))
-        stops = options.get("until", ())
-        stops = [stops] if isinstance(stops, str) else list(stops)
-        prompt = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
-        generated = self._recorder.generate(task, prompt, self._enough(stops, limit))
+        tokens = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
+        return Prompt(task, tokens, len(tokens) - 1, self._enough(_stops(options), limit))
+
+    def _text(self, logits: torch.Tensor, stops: Sequence[str]) -> str:
+        generated: Tokens = logits.argmax(-1).int().cpu().numpy()
         return _before(self._vocabulary.decode(self._without_end(generated)), stops)
 
     def _enough(self, stops: Sequence[str], limit: int) -> Callable[[Tokens], bool]:
@@ -201,12 +138,32 @@ class CachedModel(TemplateLM):
         return tokens[:-1] if tokens[-1] == self._vocabulary.end_token else tokens
 
 
+def _likelihood(logits: torch.Tensor, expected: Sequence[int]) -> tuple[float, bool]:
+    wanted = torch.tensor(list(expected), device=logits.device)
+    chances = logits.log_softmax(-1).gather(-1, wanted[:, None])
+    return float(chances.sum()), bool((logits.argmax(-1) == wanted).all())
+
+
+def _stops(options: Mapping[str, Any]) -> list[str]:
+    stops = options.get("until", ())
+    return [stops] if isinstance(stops, str) else list(stops)
+
+
 def _tokens(tokens: Sequence[int]) -> Tokens:
     return np.array(tokens, dtype=np.int32)
 
 
 def _before(text: str, stops: Sequence[str]) -> str:
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCounts:
+    """`forwards`: how many. `tokens`: those that were computed, in prompts and answers. `padding`: positions beside."""
+
+    forwards: int
+    tokens: int
+    padding: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,6 +191,14 @@ class ScoredPass:
         return sum(one.reusable_tokens - one.hits.total for one in self.requests)
 
     @property
+    def forwards(self) -> ForwardCounts:
+        """What the forwards computed that had a row of these requests."""
+        rows = [row for one in self.requests for row in one.forwards]
+        return ForwardCounts(
+            len({row.number for row in rows}), sum(row.tokens for row in rows), sum(row.padding for row in rows)
+        )
+
+    @property
     def names(self) -> list[str]:
         """The tasks and groups that have a score."""
         return list(dict.fromkeys(score.split(" ")[0] for score in self.scores))
@@ -259,12 +224,14 @@ def evaluate(
     max_tokens: int,
     limit: int | None,
     chats: bool,
+    batch_size: int,
 ) -> ScoredPass:
     """`tasks`: as `simple_evaluate` takes them, but no names. `limit`: documents of each task, None for all.
 
     `max_tokens`: the longest sequence of the model. `chats`: whether prompts are formatted by the chat template.
+    `batch_size`: how many requests one forward may compute.
     """
-    recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS)
+    recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS, batch_size=batch_size)
     started = time.perf_counter()
     with _one_process():
         results = simple_evaluate(

@@ -22,7 +22,8 @@ from ..engine.cache_config import device_config, with_host, with_storage
 from ..engine.engine import NO_HITS
 from ..engine.model_runner import ModelRunner
 from ..engine.served_model import ServedModel
-from .evaluate import AnsweredRequest, ScoredPass, evaluate
+from .evaluate import ScoredPass, evaluate
+from .recorder import AnsweredRequest, Forward
 from .vocabulary import Vocabulary
 
 FAULTS: Mapping[str, float] = {"error": 0.03, "partial": 0.1, "short": 0.05, "torn": 0.1, "gone": 0.05}
@@ -58,7 +59,7 @@ class Passes:
         self._files = {"root": str(folder)}
         self.setup = CacheSetup(model, self._config(model, "file", self._files), open_cache)
 
-    def ask(self, *, limit: int | None = None, chats: bool = False) -> ScoredPass:
+    def ask(self, *, limit: int | None = None, chats: bool = False, batch_size: int = 1) -> ScoredPass:
         """Evaluate all tasks over the cache in its current state."""
         config = self.setup.model.runner.model.config.get_text_config(decoder=True)
         return evaluate(
@@ -68,6 +69,7 @@ class Passes:
             max_tokens=config.max_position_embeddings,
             limit=limit,
             chats=chats,
+            batch_size=batch_size,
         )
 
     def drop_above(self, tier: Tier) -> None:
@@ -111,15 +113,17 @@ class Passes:
 
 def uncached_pass(runner: ModelRunner, first: ScoredPass) -> ScoredPass:
     """A pass with the tokens of the first one, generated tokens included, and logits computed without a cache."""
-    requests = tuple(_in_one_forward(runner, request) for request in first.requests)
+    requests = tuple(_in_one_forward(runner, number, request) for number, request in enumerate(first.requests))
     return replace(first, requests=requests, seconds=sum(one.seconds for one in requests))
 
 
-def _in_one_forward(runner: ModelRunner, request: AnsweredRequest) -> AnsweredRequest:
+def _in_one_forward(runner: ModelRunner, number: int, request: AnsweredRequest) -> AnsweredRequest:
     started = time.perf_counter()
     logits = runner.forward(request.tokens, 0, None)[request.reusable_tokens :][: len(request.logits)].cpu()
     seconds = time.perf_counter() - started
-    return replace(request, hits=NO_HITS, ends=(len(request.tokens),), logits=logits, wait_s=seconds, seconds=seconds)
+    length = len(request.tokens)
+    forwards = (Forward(number, length, length, padding=0, rows=1),)
+    return replace(request, hits=NO_HITS, forwards=forwards, logits=logits, wait_s=seconds, seconds=seconds)
 
 
 @contextmanager

@@ -28,7 +28,8 @@ class Subject:
 
     `tasks`: of this suite, or of lm-eval. `include_path`: a folder of task files, searched before those of lm-eval.
     `documents`: the most documents of each task, None for no limit. `device`: a device of torch. `chats`: whether
-    prompts are formatted by the chat template. `adapter`: of the cache, as `package.module:Class`.
+    prompts are formatted by the chat template. `adapter`: of the cache, as `package.module:Class`. `batch_size`: how
+    many requests one forward may compute.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Subject:
     chats: bool
     size: CacheSize
     adapter: str
+    batch_size: int = 1
 
     def passes(self, open_cache: OpenCache, folder: Path) -> Passes:
         """The passes of the model over an empty cache, with its storage in a folder.
@@ -55,7 +57,7 @@ class Subject:
 
     def ask(self, passes: Passes) -> ScoredPass:
         """Evaluate all tasks over the cache in its current state."""
-        return passes.ask(limit=self.documents, chats=self.chats)
+        return passes.ask(limit=self.documents, chats=self.chats, batch_size=self.batch_size)
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,12 @@ from .evaluate import ScoredPass
 from .passes import CacheSize, Passes, pass_without, uncached_pass
 from .processes import ask_new_process, ask_ranks, compared_ranks
 from .subject import Subject
+
+BATCH_SIZES: Mapping[torch.dtype, int] = {torch.float32: 8, torch.bfloat16: 1}
+"""By dtype, how many requests one forward computes by default.
+
+In bfloat16 padding rounds so coarsely that a generated text may rightly go on in another way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +123,18 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     chats: bool,
     ranks: int,
     controls: bool,
+    batch_size: int | None,
     folder: Path,
 ) -> Iterator[ComparedPass]:
-    """Yield each pass when it has ended. `sizes`: tokens of a page and of a chunk, capacity of FULL and of MAMBA."""
-    size = CacheSize(*sizes)
-    subject = Subject(model, tuple(tasks), include_path, documents, getattr(torch, dtype), device, chats, size, adapter)
+    """Yield each pass when it has ended. `sizes`: tokens of a page and of a chunk, capacity of FULL and of MAMBA.
+
+    `batch_size`: None for the default of the dtype.
+    """
+    kind = getattr(torch, dtype)
+    rows = BATCH_SIZES[kind] if batch_size is None else batch_size
+    subject = Subject(
+        model, tuple(tasks), include_path, documents, kind, device, chats, CacheSize(*sizes), adapter, rows
+    )
     with closing(subject.passes(load_adapter(adapter), folder)) as passes:
         yield from Trial(subject, passes, ranks, controls).run()
 

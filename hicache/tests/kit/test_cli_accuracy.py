@@ -44,7 +44,15 @@ def measured(name: str, score: float, hits: int, parts: Mapping[str, Any]) -> An
     """The figures of a pass or of a task in it."""
     tiers = SimpleNamespace(device=hits, host=2 * hits, storage=0)
     scores = {"recall acc": score}
-    figures = {"mean_nats": 1e-3, "max_nats": 2e-3, "seconds": 0.5, "wait_share": None, "problems": ()}
+    forwards = SimpleNamespace(forwards=4, tokens=1000, padding=hits)
+    figures = {
+        "forwards": forwards,
+        "mean_nats": 1e-3,
+        "max_nats": 2e-3,
+        "seconds": 0.5,
+        "wait_share": None,
+        "problems": (),
+    }
     return SimpleNamespace(name=name, scores=scores, hits=tiers, parts=parts, **figures)
 
 
@@ -54,7 +62,11 @@ def test_each_pass_and_each_task_in_it_has_its_figures() -> None:
         for name, score, hits in (("first", 1.0, 0), ("device", 1.0, 8), ("host", 0.5, 1500))
     ]
     nats = ["1.0e-03", "2.0e-03", "0.50"]
-    tiers = {"first": ["0", "0", "0"], "device": ["8", "16", "0"], "host": ["1,500", "3,000", "0"]}
+    tiers = {
+        "first": ["0", "0", "0", "4", "1,000", "0"],
+        "device": ["8", "16", "0", "4", "1,000", "8"],
+        "host": ["1,500", "3,000", "0", "4", "1,000", "1,500"],
+    }
     of_passes = [
         ["first", "", *tiers["first"]],
         ["device", "same", *tiers["device"]],
