@@ -64,7 +64,7 @@ HostExecutor = Annotated[
 StorageBackendName = Annotated[
     str | None,
     typer.Option(
-        help="Backend: memory, file, slotfile, hf3fs, redis, objects, nixl, module:Class. Needs --host. Default: none.",
+        help="Backend: memory, file, slotfile, hf3fs, redis, objects, nixl, mooncake or module:Class. Needs --host.",
         rich_help_panel=_STORAGE_PANEL,
     ),
 ]

@@ -112,6 +112,7 @@ BACKENDS: Mapping[str, str] = {
     "objects": "hicache.storage.objects:ObjectStorage",
     "nixl": "hicache.storage.nixl:NixlFiles",
     "nixl-objects": "hicache.storage.nixl:NixlObjects",
+    "mooncake": "hicache.storage.mooncake:MooncakeStorage",
     "audited": "hicache.storage.wrappers:AuditedStorage",
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",

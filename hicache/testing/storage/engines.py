@@ -1,174 +1,28 @@
-"""Engine: a storage engine as a process on loopback, which a test starts, pauses, kills and starts again."""
+"""ENGINES: the storage engines that tests start: Redis, Valkey, moto, which emulates S3, and Mooncake Store."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from http.client import HTTPConnection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from urllib.request import urlopen
 
 from hicache.errors import InvariantError
-
-HOST = "127.0.0.1"
-
-START_S = 60
-"""How long a started engine may take until it accepts connections."""
-
-STOP_S = 30
-_POLL_S = 0.01
+from hicache.testing.storage.engine import HOST, START_S, STOP_S, Engine, EngineSettings
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What one process of an engine is started with.
-
-    `folder`: where it keeps its files. `port`: the TCP port on loopback. `capacity_bytes`: its memory for objects with
-    their overhead, None for no limit. `evicts`: whether objects are evicted at the limit, or new ones refused.
-    `password`: what clients have to present, or empty. An engine that makes the secrets of its clients itself asks for
-    them if there is any password.
-    """
-
-    folder: Path
-    port: int
-    capacity_bytes: int | None
-    evicts: bool
-    password: str = field(repr=False)
+def _program_version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One engine. `backend`: the name of the storage backend that uses it, and of the extra that installs `library`.
-
-    `program`: the executable, of the package `package`. `version`: what it says of its version. `arguments`: those of
-    the program. `options`: those of a backend that connects to it. `prepare`: called after each start; makes the engine
-    usable, and returns further options. `strangers`: by name, options of clients that an engine with a password
-    refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `has_capacity`:
-    whether its memory can be limited. `timeout_s`: a short time in which it answers also on a busy machine.
-    `known_failures`: the file of those of the backend on it, or None.
-    """
-
-    name: str
-    backend: str
-    library: str
-    program: str
-    package: str
-    version: Callable[[str], str]
-    arguments: Callable[[EngineSettings], list[str]]
-    options: Callable[[EngineSettings], dict[str, Any]]
-    prepare: Callable[[EngineSettings], dict[str, Any]]
-    strangers: Mapping[str, Mapping[str, Any]]
-    in_turn: Mapping[str, Any]
-    has_capacity: bool
-    timeout_s: float
-    known_failures: Path | None
-
-    @property
-    def path(self) -> str | None:
-        """The path of the program, beside that of Python or on `PATH`; None if it is not installed."""
-        return shutil.which(self.program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-
-    @property
-    def missing(self) -> str:
-        """Why the engine cannot be started, in words; empty if it can."""
-        return "" if self.path else f"{self.program} is not installed; the package {self.package} has it"
-
-
-class EngineProcess:
-    """A running process of an engine.
-
-    `arguments`: further ones of the program. The other parameters are those of EngineSettings.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        folder: Path,
-        *,
-        capacity_bytes: int | None = None,
-        evicts: bool = True,
-        password: str = "",
-        arguments: Sequence[str] = (),
-    ) -> None:
-        self.engine = engine
-        self.settings = EngineSettings(folder, _free_port(), capacity_bytes, evicts, password)
-        self._prepared: dict[str, Any] = {}
-        self._command = [engine.path or engine.program, *engine.arguments(self.settings), *arguments]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start the process, and wait until it accepts connections. Raises InvariantError with its output otherwise."""
-        output = self.settings.folder / f"{self.engine.name}.log"
-        with output.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)  # noqa: S603
-        until = time.monotonic() + START_S
-        while not self._accepts():
-            if self._process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                raise InvariantError(f"{self.engine.name} does not start: {output.read_text(errors='replace')[-2000:]}")
-            time.sleep(_POLL_S)
-        try:
-            self._prepared = self.engine.prepare(self.settings)
-        except BaseException:
-            self.kill()
-            raise
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Those of a backend that connects to the process that was started last."""
-        return self.options_through(self.settings.port)
-
-    def options_through(self, port: int) -> dict[str, Any]:
-        """Those of a backend that connects to another port, which leads to the process."""
-        return self.engine.options(replace(self.settings, port=port)) | self._prepared
-
-    def kill(self) -> None:
-        """End the process at once, also where it is paused. The memory of the engine is lost."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_S)
-
-    def pause(self) -> None:
-        """Stop the process with SIGSTOP: the system accepts connections for it, and nothing is answered."""
-        os.kill(self._running.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue the process after `pause`."""
-        os.kill(self._running.pid, signal.SIGCONT)
-
-    def close(self) -> None:
-        """End the process. A second call has no effect."""
-        self.kill()
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, f"{self.engine.name} is not running"
-        return self._process
-
-    def _accepts(self) -> bool:
-        try:
-            socket.create_connection((HOST, self.settings.port)).close()
-        except ConnectionRefusedError:
-            return False
-        return True
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        return int(free.getsockname()[1])
+# Redis, and Valkey with the same protocol.
 
 
 def _redis_arguments(settings: EngineSettings) -> list[str]:
@@ -185,14 +39,6 @@ def _redis_options(settings: EngineSettings) -> dict[str, Any]:
     return options | ({"password": settings.password} if settings.password else {})
 
 
-def _program_version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
-
-
-def _nothing(_: EngineSettings) -> dict[str, Any]:
-    return {}
-
-
 def _redis(name: str) -> Engine:
     return Engine(
         name=name,
@@ -203,14 +49,11 @@ def _redis(name: str) -> Engine:
         version=_program_version,
         arguments=_redis_arguments,
         options=_redis_options,
-        prepare=_nothing,
         strangers={"no password": {"password": None}, "another password": {"password": "not-the-password"}},
-        in_turn={},
-        has_capacity=True,
-        timeout_s=0.2,
-        known_failures=None,
     )
 
+
+# moto, an emulator of S3, with obstore and with NIXL.
 
 BUCKET = "pages"
 _ANYTHING = "anything"
@@ -273,9 +116,8 @@ _MOTO = Engine(
         "another secret": {"secret_access_key": "not-the-password"},
     },
     in_turn={"connections": 1, "retries": 0},
-    has_capacity=False,
+    lacks={"a full state": "the memory of moto has no limit"},
     timeout_s=1,
-    known_failures=None,
 )
 
 _MOTO_NIXL = replace(
@@ -287,7 +129,76 @@ _MOTO_NIXL = replace(
     known_failures=Path(__file__).parents[1] / "adapters" / "known" / "nixl-objects.toml",
 )
 
+
+# Mooncake Store: a master, and a node that lends its memory.
+
+LEASE_MS = 100
+"""How long the master of Mooncake keeps an object that was read or asked for. Its default is ten seconds."""
+
+NODE = """
+import signal, sys
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, "tcp", "", "127.0.0.1:" + sys.argv[1])
+assert code == 0, f"the node cannot be set up: code {code}"
+while True:
+    signal.pause()
+"""
+"""A program that lends memory to the master at a port of loopback: `python -c NODE PORT BYTES`."""
+
+NODE_BYTES = 1 << 30
+
+
+def _mooncake_arguments(settings: EngineSettings) -> list[str]:
+    arguments = {
+        "rpc_address": HOST,
+        "rpc_port": settings.port,
+        "metrics_host": HOST,
+        "metrics_port": settings.admin_port,
+        "default_kv_lease_ttl": LEASE_MS,
+        "client_ttl": 3,
+        "put_start_discard_timeout_sec": 1,
+        "put_start_release_timeout_sec": 2,
+    }
+    return [f"--{name}={value}" for name, value in arguments.items()]
+
+
+def _mooncake_options(settings: EngineSettings) -> dict[str, Any]:
+    return {"host": HOST, "port": settings.port, "metrics_port": settings.admin_port}
+
+
+def _mooncake_node(settings: EngineSettings) -> list[str]:
+    return [sys.executable, "-c", NODE, str(settings.port), str(settings.capacity_bytes or NODE_BYTES)]
+
+
+def _has_node(settings: EngineSettings) -> bool:
+    """Whether the node has lent its memory to the master, also to one that was started again."""
+    try:
+        with urlopen(f"http://{HOST}:{settings.admin_port}/get_all_segments", timeout=STOP_S) as reply:
+            return bool(reply.read().strip())
+    except OSError:
+        return False
+
+
+_MOONCAKE = Engine(
+    name="mooncake",
+    backend="mooncake",
+    library="mooncake",
+    program="mooncake_master",
+    package="mooncake-transfer-engine-non-cuda of Python",
+    version=lambda program: f"{_program_version(program)}, with {version('mooncake-transfer-engine-non-cuda')}",
+    arguments=_mooncake_arguments,
+    options=_mooncake_options,
+    is_ready=_has_node,
+    node=_mooncake_node,
+    lacks={
+        "password": "Mooncake has no passwords",
+        "a full state": "Mooncake evicts in a thread of its own, and refuses pages until that has made room",
+        "one connection": "pages of Mooncake pass through a connection to the node, and not to the master",
+    },
+)
+
 ENGINES: Mapping[str, Engine] = {
-    engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _MOTO, _MOTO_NIXL)
+    engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _MOTO, _MOTO_NIXL, _MOONCAKE)
 }
 """The engines by name. A further one is an entry here, and passes through the same tests."""

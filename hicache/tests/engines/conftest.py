@@ -11,7 +11,8 @@ import pytest
 
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engines import ENGINES, Engine, EngineProcess
+from hicache.testing.storage.engine import Engine, EngineProcess
+from hicache.testing.storage.engines import ENGINES
 
 SCOPE = "tiny-1"
 PAGE_BYTES = 64 << 10
@@ -34,6 +35,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if reason := without(found):
         pytest.skip(reason)
     return found
+
+
+def require(engine: Engine, feature: str) -> None:
+    """Skip the test that runs if the engine does not have a feature."""
+    if reason := engine.lacks.get(feature):
+        pytest.skip(reason)
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
-from hicache.testing.storage.engines import Engine, EngineProcess
+from hicache.testing.storage.engine import Engine, EngineProcess
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 from hicache.testing.storage.relay import Relay
 
-from .conftest import PAGE_BYTES, SCOPE, Open, Start
+from .conftest import PAGE_BYTES, SCOPE, Open, Start, require
 
 KEYS = [f"kv.0of1/{number:064x}" for number in range(8)]
 AGAIN_S = 60
@@ -142,7 +142,8 @@ def test_a_slow_engine_is_waited_for(start: Start, open_on: Open) -> None:
     assert answers == [True] * len(KEYS), "an answer that comes within timeout_s is a hit"
 
 
-def test_an_engine_that_refuses_a_client_is_an_error_at_opening(start: Start, open_on: Open) -> None:
+def test_an_engine_that_refuses_a_client_is_an_error_at_opening(engine: Engine, start: Start, open_on: Open) -> None:
+    require(engine, "password")
     process = start(password="the-password")  # noqa: S106 - of a server that ends with the test
     for kind, options in process.engine.strangers.items():
         with pytest.raises(ConfigurationError, match="refuses") as refused:
@@ -154,12 +155,6 @@ def test_an_engine_that_refuses_a_client_is_an_error_at_opening(start: Start, op
     assert read(backend) == [True] * len(KEYS), "the right password is accepted"
 
 
-def require_capacity(engine: Engine) -> None:
-    """Skip the test where the memory of the engine cannot be limited."""
-    if not engine.has_capacity:
-        pytest.skip(f"{engine.name} has no limit of its memory: it is never full")
-
-
 def filled(process: EngineProcess, open_on: Open) -> tuple[StorageBackend, list[str], list[bool]]:
     """A backend with four times the pages that its engine has memory for; the keys, and the answers of `set`."""
     backend = open_on(process)
@@ -169,7 +164,7 @@ def filled(process: EngineProcess, open_on: Open) -> tuple[StorageBackend, list[
 
 
 def test_a_full_engine_refuses_pages_and_keeps_those_it_has(engine: Engine, start: Start, open_on: Open) -> None:
-    require_capacity(engine)
+    require(engine, "a full state")
     backend, keys, answers = filled(start(capacity_bytes=CAPACITY_BYTES, evicts=False), open_on)
     there = [key for key, is_kept in zip(keys, answers, strict=True) if is_kept]
     assert 0 < len(there) < len(keys), f"expected some of {len(keys)} pages to be stored, got {len(there)}"
@@ -181,7 +176,7 @@ def test_a_full_engine_refuses_pages_and_keeps_those_it_has(engine: Engine, star
 
 
 def test_an_engine_that_evicts_keeps_the_newest_pages(engine: Engine, start: Start, open_on: Open) -> None:
-    require_capacity(engine)
+    require(engine, "a full state")
     backend, keys, answers = filled(start(capacity_bytes=CAPACITY_BYTES), open_on)
     assert answers[-8:] == [True] * 8, "STORE-8: pages are evicted for others"
     assert read(backend, keys[-8:]) == [True] * 8, "STORE-5: a batch does not evict its own pages"
@@ -194,8 +189,9 @@ def test_an_engine_that_evicts_keeps_the_newest_pages(engine: Engine, start: Sta
 
 @pytest.mark.parametrize("after", [0, 1, 5, 100, PAGE_BYTES, 3 * PAGE_BYTES + 7], ids=lambda one: f"{one} bytes")
 def test_a_connection_that_is_cut_within_a_page_gives_whole_pages_and_misses(
-    start: Start, open_on: Open, after: int
+    engine: Engine, start: Start, open_on: Open, after: int
 ) -> None:
+    require(engine, "one connection")
     process = start()
     with closing(Relay(process.settings.port)) as relay:
         backend = open_on(process, **process.options_through(relay.port), **process.engine.in_turn, retry_s=0)
@@ -212,8 +208,9 @@ def test_a_connection_that_is_cut_within_a_page_gives_whole_pages_and_misses(
 
 @pytest.mark.parametrize("after", [0, 1_000, PAGE_BYTES, 3 * PAGE_BYTES + 7], ids=lambda one: f"{one} bytes")
 def test_a_connection_that_is_cut_within_a_write_leaves_whole_pages_or_none(
-    start: Start, open_on: Open, after: int
+    engine: Engine, start: Start, open_on: Open, after: int
 ) -> None:
+    require(engine, "one connection")
     process = start()
     with closing(Relay(process.settings.port)) as relay:
         backend = open_on(process, **process.options_through(relay.port), **process.engine.in_turn, retry_s=0)

@@ -16,7 +16,8 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.objects import MIN_PART_BYTES, ObjectStorage
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engines import BUCKET, EngineProcess
+from hicache.testing.storage.engine import EngineProcess
+from hicache.testing.storage.engines import BUCKET
 from hicache.testing.storage.page_bytes import Sheet
 
 from .conftest import SCOPE, Open, Start

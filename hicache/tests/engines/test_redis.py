@@ -15,7 +15,7 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.redis import READ_BYTES, RedisStorage
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engines import EngineProcess
+from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.storage.page_bytes import Sheet
 
 from .conftest import SCOPE, Open, Start

@@ -25,7 +25,8 @@ from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.load import load_adapter
 from hicache.testing.releases import ADAPTERS
-from hicache.testing.storage.engines import ENGINES, EngineProcess
+from hicache.testing.storage.engine import EngineProcess
+from hicache.testing.storage.engines import ENGINES
 
 PAGES = 200
 PAGE_SIZE = 2

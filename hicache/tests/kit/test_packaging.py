@@ -24,6 +24,7 @@ TABLE: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")
 PROJECT, SETUPTOOLS = TABLE["project"], TABLE["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
 IMPORTED_AS = {
+    "mooncake-transfer-engine-non-cuda": "mooncake",
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
     "pytest-benchmark": "pytest_benchmark",

@@ -50,10 +50,10 @@ def test_each_name_of_ours_leads_to_a_class(name: str) -> None:
     ("name", "said"),
     [
         (
-            "mooncake",
+            "no_such_name",
             (
-                "'mooncake' is unknown",
-                "known: memory, file, slotfile, hf3fs, redis, objects, nixl, nixl-objects, audited, faulty, metered",
+                "'no_such_name' is unknown",
+                "known: memory, file, slotfile, hf3fs, redis, objects, nixl, nixl-objects, mooncake, audited, faulty",
                 "theirs",
                 "module:Class",
             ),
