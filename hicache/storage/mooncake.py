@@ -134,7 +134,7 @@ class MooncakeStorage(PagedStorage):
         with self._lock:
             if self._client is not None:
                 self._register(self._client)
-        # A call of the library returns when its transfers have ended. Over TCP it closes a connection that stands still.
+        # A call of the library returns when its transfers have ended: over TCP it closes a connection without progress.
         return True
 
     def breaker(self) -> Breaker:
