@@ -326,6 +326,36 @@ def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) 
     assert counts == expected, f"EVENT-2: bytes loaded over time: expected {expected}, got {counts}"
 
 
+# EVENT-3: what the cache reports of matches and transfers is what the verbs answered.
+
+
+@clause("EVENT-3", components=(SWA, MAMBA), page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_metrics_equal_what_the_verbs_answered(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = driver.adapter.reported_metrics()
+    key = key_of(driver, [*WHOLE, WHOLE[-1] + 1])
+    matches = [driver.match(key)]
+    load = start_load(driver, WHOLE)
+    driver.drain()
+    driver.claim(load.ticket)
+    loaded = bytes_on_device(driver)
+    matches.append(driver.match(key))
+    driver.match(key, chunked=True)
+    found = [(len(one.device_indices), one.host_hit_length) for one in matches]
+    assert all((found[0][1], found[1][0])), f"FLOW-10: expected a hit on the host, then on the device, got {found}"
+    device, host = map(sum, zip(*found, strict=True))
+    expected = {
+        "match_device": device,
+        "match_host": host,
+        "match_none": 2 * len(key.tokens) - device - host,
+        "load_bytes": loaded,
+        "backup_bytes": 0,
+    }
+    after = driver.adapter.reported_metrics()
+    moved = {name: after[name] - before[name] for name in expected}
+    assert moved == expected, f"EVENT-3: after the matches {found} and one load: expected {expected}, got {moved}"
+
+
 # FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left.
 
 

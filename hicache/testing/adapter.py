@@ -73,6 +73,7 @@ class Capability(str, Enum):
     COLLISIONS = "a test can make all page hashes equal: `colliding`"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
+    METRICS = "metrics for operators can be read: `reported_metrics`"
     REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     TABLES = "each component has a table of its own, not slots paired with those of FULL: `tables`"
     HOST = "a host tier"
@@ -565,6 +566,15 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         by transfers that succeeded, over all layers and pools; `backups_refused`: for lack of host space.
         """
         self._lacks("counters")
+
+    def reported_metrics(self) -> Mapping[str, int]:
+        """Totals that the cache reports to its operators, since it was opened, as a scrape would read them.
+
+        `match_device`, `match_host`, `match_none`: tokens in whole pages of matched keys, by the tier on which they
+        were found; a repeated look-up (`chunked`) is not counted. `backup_bytes`, `load_bytes`: of transfers that
+        succeeded, over all layers and pools.
+        """
+        self._lacks("reported_metrics")
 
     def sanity_check(self) -> None:
         """The cache's own consistency check, if it has one; raises on an error. Called after the laws of the kit."""

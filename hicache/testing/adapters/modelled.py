@@ -142,7 +142,17 @@ QUIET = frozenset(
     {
         *("close", "on_model", "read", "read_host", "write"),
         *("capabilities", "layers", "slot_bytes", "slots", "stack_layer", "partners"),
-        *("snapshot", "sizes", "host_sizes", "events", "counters", "page_hashes", "storage_keys", "pending"),
+        *(
+            "snapshot",
+            "sizes",
+            "host_sizes",
+            "events",
+            "counters",
+            "reported_metrics",
+            "page_hashes",
+            "storage_keys",
+            "pending",
+        ),
     }
 )
 """What needs no installed model, or installs it."""

@@ -24,7 +24,7 @@ from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.torch_group import open_groups
 from hicache.pools.allocator import PageAllocator
-from hicache.prometheus import CacheMetrics
+from hicache.prometheus import METRICS, CacheMetrics
 from hicache.request import Request, RequestManager
 from hicache.runtime import Runtime, open_copies
 from hicache.stacks import layer_order
@@ -67,6 +67,15 @@ from hicache.types import (
     TransferKind,
     TransferPhase,
 )
+
+REPORTED = {
+    "match_device": ("hicache_match_tokens", "device"),
+    "match_host": ("hicache_match_tokens", "host"),
+    "match_none": ("hicache_match_tokens", "none"),
+    "backup_bytes": ("hicache_bytes", "backup"),
+    "load_bytes": ("hicache_bytes", "load"),
+}
+"""The sample of `hicache.prometheus` behind each name of `reported_metrics`."""
 
 MAX_PAUSE_S = 0.001
 """Of a run by a thread, where tests are to meet it at every moment."""
@@ -311,6 +320,15 @@ class ReferenceAdapter(CacheAdapter):
         counters = asdict(self.cache.counters)
         del counters["traffic"]  # what came of the work, not how much work it was
         return counters
+
+    def reported_metrics(self) -> Mapping[str, int]:
+        samples = {
+            (metric.name, *labels): int(value)
+            for metric in METRICS
+            if metric.kind == "counter" and metric.read is not None
+            for labels, value in metric.read(self.cache)
+        }
+        return {name: samples[sample] for name, sample in REPORTED.items()}
 
     def sanity_check(self) -> None:
         check_invariants(self.cache.tree.radix.root)

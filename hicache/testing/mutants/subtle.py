@@ -42,7 +42,7 @@ from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
-from hicache.types import SHARED, Component, Key, Namespace, Slots, TransferKind
+from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots, TransferKind
 
 
 class OtherCalls(ReferenceAdapter):
@@ -526,6 +526,18 @@ STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test
 PREFETCH, LOAD, REQUEST_LOADS = "test_prefetch.py::", "test_load_back.py::", "test_request_loads.py::"
 SPLIT, TIERS, EVICT = "test_split.py::", "test_evict_tiers.py::", "test_evict.py::"
 
+
+class HostHitsReportedAsDevice(ReferenceAdapter):
+    """The metrics count what a match found on the host as found on the device."""
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        found = super().match(key, chunked=chunked)
+        if not chunked:
+            self.cache.counters.traffic.tokens_matched_device += found.host_hit_length
+            self.cache.counters.traffic.tokens_matched_host -= found.host_hit_length
+        return found
+
+
 ROWS = (
     Row(
         slug="models-by-readable-name",
@@ -790,5 +802,13 @@ ROWS = (
         adapter=WritesNoBackend,
         test="test_config_files.py::test_what_is_written_is_read_as_an_equal_configuration",
         told="CONF-6",
+    ),
+    Row(
+        slug="host-hits-reported-as-device-hits",
+        source="ours",
+        clauses=("EVENT-3",),
+        adapter=HostHitsReportedAsDevice,
+        test="test_flow_transfers.py::test_metrics_equal_what_the_verbs_answered",
+        told="EVENT-3: after the matches",
     ),
 )

@@ -28,7 +28,7 @@ CLAUSES_BY_SECTION = {
     "CONF": 7,
     "REQ": 7,
     "FLOW": 13,
-    "EVENT": 2,
+    "EVENT": 3,
     "SEC": 7,
 }
 
