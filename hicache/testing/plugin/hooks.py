@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -85,6 +85,9 @@ def hicache_driver(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
 class SuitePlugin:
     """The hooks of one run. They pass everything to the session, once a test of a suite is found."""
 
+    _has_frozen: ClassVar[bool] = False
+    """Whether a run in this process has left what there is out of the search for garbage."""
+
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: SuiteSession | None = None
@@ -120,8 +123,12 @@ class SuitePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Leave out what was imported and collected when garbage is looked for: it stays until the end of the run."""
-        if self._session is not None:
+        """Leave out what was imported and collected when garbage is looked for: it stays until the end of the run.
+
+        What a run within another one leaves would stay too, so it does not do this again.
+        """
+        if self._session is not None and not SuitePlugin._has_frozen:
+            SuitePlugin._has_frozen = True
             gc.collect()
             gc.freeze()
 
@@ -142,7 +149,12 @@ class SuitePlugin:
         if self._session is not None:
             item.stash[STARTED_BEFORE] = _processes_started()
         with self._profile(item):
-            return (yield)
+            try:
+                return (yield)
+            finally:
+                # It holds the cache, and the run holds its tests until it ends.
+                if FINAL_CHECK in item.stash:
+                    del item.stash[FINAL_CHECK]
 
     @property
     def is_begun(self) -> bool:

@@ -80,6 +80,24 @@ def test_a_clause_selects_its_tests(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=4, deselected=4)
 
 
+def test_a_cache_is_forgotten_with_its_test(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        import gc, weakref
+
+        caches = []
+
+        @clause("KEY-1")
+        def test_a(driver):
+            gc.collect()
+            assert [kept() for kept in caches] == [None] * len(caches), "the run holds caches of earlier tests"
+            caches.append(weakref.ref(driver.adapter))
+        """,
+    )
+    run(pytester).assert_outcomes(passed=4)
+
+
 def test_each_test_gets_a_cache_of_its_own_and_closes_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         counting="""
@@ -351,7 +369,7 @@ def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) 
 @pytest.mark.usefixtures("backend_suite")
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--hicache-backend", "memory", adapter=REFERENCE)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 19 not executed"])
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 not executed"])
 
 
 @pytest.mark.usefixtures("backend_suite")
@@ -359,7 +377,7 @@ def test_a_backend_is_found_in_the_current_folder(pytester: pytest.Pytester, mon
     pytester.makepyfile(own_backend="from hicache.storage.memory import MemoryStorage as Mine")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(pytester.path))])
     result = run(pytester, "--hicache-backend", "own_backend:Mine", adapter=REFERENCE)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 19 not executed"])
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 not executed"])
 
 
 @pytest.mark.usefixtures("backend_suite")
