@@ -212,9 +212,9 @@ class MooncakeStorage(PagedStorage):
             taken = [number for number in left if answers[number] is Answer.DONE]
             answers = self._without_evicted(names, answers)
             left = [number for number in taken if answers[number] is Answer.FULL]
-            if left and time.monotonic() > deadline:
+            if not left or time.monotonic() > deadline:
                 break
-            time.sleep(_AGAIN_S if left else 0)
+            time.sleep(_AGAIN_S)
         return answers
 
     def _put(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
