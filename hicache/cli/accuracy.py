@@ -18,6 +18,7 @@ from hicache.cli.command import REFERENCE, adapter_class, say
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
+from hicache.testing.imports import without_collection
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.requirements import unsupported_transformers
 
@@ -138,12 +139,13 @@ def missing_libraries() -> list[str]:
 
 def _suite(name: str) -> Any:
     """Import a module of the accuracy suite: beside this package in a clone, inside it if it is installed."""
-    folder = suite_folder("accuracy")
-    if folder.parent.name == "suites":
-        return import_module(f"hicache.suites.accuracy.{name}")
-    if str(folder.parent) not in sys.path:
-        sys.path.insert(0, str(folder.parent))
-    return import_module(f"accuracy.{name}")
+    folder, package = suite_folder("accuracy"), "hicache.suites.accuracy"
+    if folder.parent.name != "suites":
+        package = "accuracy"
+        if str(folder.parent) not in sys.path:
+            sys.path.insert(0, str(folder.parent))
+    with without_collection():
+        return import_module(f"{package}.{name}")
 
 
 def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report: Path) -> None:

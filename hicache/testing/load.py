@@ -8,6 +8,7 @@ from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import INTERFACE_VERSION, CacheAdapter, Capability
+from hicache.testing.imports import without_collection
 from hicache.testing.plugin.devices import missing_device
 
 OF_THREADS = frozenset({Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD})
@@ -25,7 +26,8 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     module, separator, name = place.partition(":")
     if not separator or not module or not name:
         raise ValueError(f"adapter {path!r} is not of the form package.module:Class")
-    found: Any = getattr(importlib.import_module(module), name, None)
+    with without_collection():
+        found: Any = getattr(importlib.import_module(module), name, None)
     if not (isinstance(found, type) and issubclass(found, CacheAdapter)):
         raise ValueError(f"adapter {path!r}: {name} is {found!r}, not a CacheAdapter class")
     if found.interface != INTERFACE_VERSION:

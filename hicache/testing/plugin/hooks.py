@@ -97,7 +97,10 @@ class SuitePlugin:
         """The session, created at the first call. Raises UsageError where the kit is not installed."""
         if self._session is None:
             require_kit()
-            from hicache.testing.plugin.session import SuiteSession
+            from hicache.testing.imports import without_collection
+
+            with without_collection():
+                from hicache.testing.plugin.session import SuiteSession
 
             _keep_to_one_thread()
             self._session = SuiteSession(self._config)

@@ -21,6 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hicache.testing.plugin.doing import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
+from hicache.testing.ranks import preloaded
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
 from hicache.testing.ranks.world import Mesh
@@ -144,11 +145,10 @@ class Launch:
 def _needed(task: Task) -> list[str]:
     """The modules that the fork server imports; a cache's only with gloo, as its import may initialise CUDA.
 
-    The server imports them once, at the first launch. A later launch may have its entry in another module of tests,
-    which imports pytest and hypothesis.
+    The server imports them once, at the first launch. A later launch may have its entry in another module of tests.
     """
     classes = [one.__module__ for one in task.arguments if isinstance(one, type)] if task.backend == "gloo" else []
-    return ["torch.distributed", "pytest", "hypothesis", work.__module__, task.entry.__module__, *classes]
+    return [preloaded.__name__, work.__module__, task.entry.__module__, *classes]
 
 
 @contextmanager

@@ -27,7 +27,9 @@ KILL_AFTER_S = 60
 """Ranks that hang are killed after this time, which is far beyond every deadline in these tests."""
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["__main__", __name__, "hicache.parallel.torch_group"])
+CONTEXT.set_forkserver_preload(
+    ["hicache.testing.ranks.preloaded", "__main__", __name__, "hicache.parallel.torch_group"]
+)
 
 Body = Callable[[Topology, Store], Any]
 """The function that a rank runs. Its result is pickled."""

@@ -1,0 +1,10 @@
+"""The libraries of ranks, imported without a search for garbage: the fork server imports this module first."""
+
+from __future__ import annotations
+
+from hicache.testing.imports import without_collection
+
+with without_collection():
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    from torch import distributed  # noqa: F401

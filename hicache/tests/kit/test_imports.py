@@ -1,0 +1,56 @@
+"""Tests of imports without a search for garbage."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from hicache.testing.imports import MANY_MODULES, without_collection
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of modules that the test may add, and the search for garbage as it was."""
+    found = [f"hicache_imported_{number}" for number in range(MANY_MODULES)]
+    for name in found:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    is_on = gc.isenabled()
+    yield found
+    for name in found:
+        sys.modules.pop(name, None)
+    (gc.enable if is_on else gc.disable)()
+
+
+def _import(name: str) -> None:
+    with without_collection():
+        assert not gc.isenabled()
+        __import__(name)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_search_is_off_only_meanwhile(names: list[str], is_on: bool) -> None:
+    """Also after an import that fails the search is as it was."""
+    (gc.enable if is_on else gc.disable)()
+    with pytest.raises(ImportError, match=names[0]):
+        _import(names[0])
+    assert gc.isenabled() is is_on
+
+
+def test_what_many_modules_made_is_left_out_of_later_searches(names: list[str]) -> None:
+    """They are no part of a generation that is searched."""
+    before = gc.get_freeze_count()
+    with without_collection():
+        sys.modules.update({name: ModuleType(name) for name in names})
+    assert gc.get_freeze_count() - before >= MANY_MODULES
+
+
+def test_what_few_modules_made_is_not(names: list[str]) -> None:
+    """Each import of an adapter would otherwise keep the garbage of its time for ever."""
+    before = gc.get_freeze_count()
+    with without_collection():
+        sys.modules.update({name: ModuleType(name) for name in names[1:]})
+    assert gc.get_freeze_count() <= before
