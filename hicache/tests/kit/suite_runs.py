@@ -68,7 +68,8 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "write_report", keep)
-        run(pytester, "--hicache-report", "out", *options)
+        # Nobody reads the tracebacks, and pytest's own style reads the source of each line of each again.
+        run(pytester, "--hicache-report", "out", "--tb=native", *options)
     assert len(records) == 1, f"expected one record of one run, got {records}"
     return records[0]
 
