@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from hicache.storage.base import Breaker
@@ -88,3 +90,59 @@ def test_errors_of_another_kind_begin_no_pause() -> None:
     with pytest.raises(ValueError, match="a bug"), pause.attempt((OSError,)):
         raise ValueError("a bug")
     assert is_asked(pause), "a bug is no failure of the server"
+
+
+def fail_of(pause: Pause, clock: SteppedClock, server: str, seconds: float) -> None:
+    """An attempt of one of several servers that fails after so many seconds."""
+
+    def attempt() -> None:
+        with pause.attempt((OSError,), server):
+            clock.now += seconds
+            raise OSError("a fault")
+
+    with pytest.raises(OSError, match="a fault"):
+        attempt()
+
+
+def asked(pause: Pause, servers: str) -> str:
+    """The servers of which an attempt is made now."""
+    found = ""
+    for server in servers:
+        with suppress(OSError), pause.attempt((OSError,), server):
+            found += server
+    return found
+
+
+def test_a_server_that_fails_pauses_itself_alone() -> None:
+    clock = SteppedClock()
+    pause = Pause(SHORTEST_S, clock)
+    fail_of(pause, clock, "a", 0)
+    assert asked(pause, "abc") == "bc", "the others are asked"
+    assert pause.is_failing("a"), "it has not answered since"
+    assert not pause.is_failing("b"), "it has answered"
+    assert pause.breaker == Breaker(is_open=True, pauses=1), "one of them is failing"
+    clock.now += SHORTEST_S
+    assert asked(pause, "abc") == "abc", "the pause is over"
+    assert pause.breaker == Breaker(is_open=False, pauses=1), "all have answered"
+
+
+def test_servers_that_hang_take_half_of_the_time_together() -> None:
+    clock = SteppedClock()
+    pause = Pause(SHORTEST_S, clock)
+    fail_of(pause, clock, "a", 30)
+    clock.now += 20
+    fail_of(pause, clock, "b", 30)
+    assert asked(pause, "abc") == "c", "the pause of the second holds for both: else the first would be asked now"
+    clock.now += 29
+    assert asked(pause, "abc") == "c", "for as long as the second took"
+    clock.now += 1
+    assert asked(pause, "abc") == "abc", "then both are asked side by side"
+
+
+def test_a_short_failure_does_not_shorten_the_pause_after_a_long_one() -> None:
+    clock = SteppedClock()
+    pause = Pause(SHORTEST_S, clock)
+    fail_of(pause, clock, "a", 30)
+    fail_of(pause, clock, "b", 0)
+    clock.now += 29
+    assert asked(pause, "a") == "", "it took 30 s"
