@@ -1,53 +1,44 @@
-"""RedisStorage: stores each page as a string in a server that speaks the Redis protocol, such as Redis or Valkey."""
+"""RedisStorage: stores each page as a string in servers that speak the Redis protocol, such as Redis or Valkey."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from io import BufferedReader
 from threading import Lock
 from typing import Any, ClassVar
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Breaker, Pieces
-from hicache.storage.page_io import checksum, identity
-from hicache.storage.paged import Answer, PagedStorage, page_bytes
+from hicache.storage.page_io import identity
+from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.pause import Pause
+from hicache.storage.redis_cluster import RedisCluster, SingleServer
+from hicache.storage.redis_server import COMMANDS, HEADER_BYTES, Address, Page, RedisServer
 from hicache.storage.registry import Options
 
 NAME = "redis"
-OPTIONS = ("socket", "host", "port", "username", "password", "database", "timeout_s", "retry_s")
 
-HEADER_BYTES = 8
-"""The checksum in front of the bytes of a page, little-endian."""
+PLACE = ("socket", "host", "port", "database")
+"""The options of a single server."""
 
-READ_BYTES = 8 << 20
-"""The bytes of pages that are requested at once: the server keeps replies that wait in its own memory."""
+OPTIONS = (*PLACE, "nodes", "username", "password", "timeout_s", "retry_s")
 
-COMMANDS = 1_000
-"""The most short commands that are sent before their replies are read."""
-
-_BUFFER_BYTES = 16 << 10
-
-_WRONG_KIND = b"-WRONGTYPE"
-"""The error of a key that holds something else than a string."""
-
-_LENGTH = re.compile(rb"\$(-1|\d+)\r\n")
+_NODE = re.compile(r"(?:\[(.+)\]|([^:\[\]]+)):(\d{1,5})")
 
 
 class RedisStorage(PagedStorage):
-    """Stores pages in one server. The memory limit and the eviction policy of the server are the capacity.
+    """Stores pages in one server, or in a cluster. The memory limits and the eviction policy there are the capacity.
 
-    Options: `socket`, the path of a Unix socket, or `host` (127.0.0.1) and `port` (6379); `username` and `password`;
-    `database` (0); `timeout_s` (5), the longest wait for a part of a reply or until the server takes a piece of a page,
-    and the time after which get and set begin no further page; `retry_s` (1), the shortest time until a server that
-    failed is asked again. While the server does not answer, every answer is False. Raises ConfigurationError without
-    the library of the extra `redis`, and when the server refuses the user, the database or the keys.
+    Options: `socket`, the path of a Unix socket, or `host` (127.0.0.1) and `port` (6379), and `database` (0); or
+    `nodes`, some nodes of a cluster as `HOST:PORT`, which name all others; `username` and `password`; `timeout_s` (5),
+    the longest wait for a part of a reply or until the server takes a piece of a page, and the time after which get and
+    set begin no further page; `retry_s` (1), the shortest time until a server that failed is asked again. While a
+    server does not answer, every answer for its keys is False. Raises ConfigurationError without the library of the
+    extra `redis`, and when a server refuses the user, the database or the keys, or has no cluster.
 
     The key `hicache/SCOPE/KEY` has a checksum over scope, key and bytes, followed by the bytes. `clear` and `stats`
-    visit all keys of the server. The counter `removed` is that of the whole server.
+    visit all keys of all servers. The counter `removed` is that of the whole servers.
     """
 
     SECRET_OPTIONS: ClassVar[tuple[str, ...]] = ("password",)
@@ -60,236 +51,192 @@ class RedisStorage(PagedStorage):
         if not self._timeout_s:
             parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
         self._prefix = f"hicache/{scope}/"
-        self._pool = self._connections(parsed)
-        # redis-py raises ValueError for a reply that should be a number.
-        self._failures = (self._library.RedisError, OSError, ValueError)
-        self._pause = Pause(parsed.number("retry_s", 1, 3_600), time.monotonic)
-        self._evicted: int | None = None
+        self._servers = self._opened(parsed)
+        self._evicted: dict[str, int] = {}
         self._lock = Lock()
         self._check_access()
         self._count_evicted()
 
     def breaker(self) -> Breaker:
-        return self._pause.breaker
+        return self._servers.breaker
 
-    def _connections(self, parsed: Options) -> Any:
-        place: dict[str, Any] = {"connection_class": self._library.Connection}
-        path = parsed.optional_text("socket")
+    def _opened(self, parsed: Options) -> SingleServer | RedisCluster:
+        retry_s = parsed.number("retry_s", 1, 3_600)
+        pause = Pause(retry_s, time.monotonic)
+        path, nodes = parsed.optional_text("socket"), _nodes(parsed)
+        database = {"db": parsed.whole("database", 0)}
+        address = (parsed.optional_text("host") or "127.0.0.1", parsed.optional_count("port") or 6379)
+        how = {
+            "username": parsed.optional_text("username"),
+            "password": parsed.optional_text("password"),
+            "socket_timeout": self._timeout_s,
+            "socket_connect_timeout": self._timeout_s,
+            "retry": self._library.retry.Retry(self._library.backoff.NoBackoff(), 0),
+            "protocol": 2,
+        }
+
+        def at(to: Address, **place: Any) -> RedisServer:
+            pool = self._library.ConnectionPool(**({"host": to[0], "port": to[1]} | place), **how)
+            return RedisServer(self._library, to, pool, pause)
+
+        if nodes:
+            return RedisCluster(self._library, at, nodes, pause, retry_s)
         if path is None:
-            place["host"] = parsed.optional_text("host") or "127.0.0.1"
-            place["port"] = parsed.optional_count("port") or 6379
-        else:
-            place["connection_class"], place["path"] = self._library.UnixDomainSocketConnection, path
-        return self._library.ConnectionPool(
-            **place,
-            username=parsed.optional_text("username"),
-            password=parsed.optional_text("password"),
-            db=parsed.whole("database", 0),
-            socket_timeout=self._timeout_s,
-            socket_connect_timeout=self._timeout_s,
-            retry=self._library.retry.Retry(self._library.backoff.NoBackoff(), 0),
-            protocol=2,
-        )
+            return SingleServer(at(address, **database), pause)
+        kind = self._library.UnixDomainSocketConnection
+        pool = self._library.ConnectionPool(connection_class=kind, path=path, **how, **database)
+        return SingleServer(RedisServer(self._library, (path, 0), pool, pause), pause)
 
     def _check_access(self) -> None:
-        """Raise ConfigurationError if the server refuses the user, the database or the keys of the scope."""
-        try:
-            (reply,) = self._replies([(b"EXISTS", self._name(""))])
-        except OSError as error:
-            reply = error.__cause__
-            self.failed(error)
-        if isinstance(reply, (self._library.AuthenticationError, self._library.ResponseError)):
-            raise ConfigurationError(f"storage backend {NAME!r}: the server refuses the access: {reply}")
+        """Raise ConfigurationError if a server refuses the user, the database, the keys of the scope or the cluster."""
+        commands = [(b"EXISTS", self._name("")), *self._servers.questions]
+        for replies in self._servers.ask(self._servers.first, lambda server: server.replies(commands)):
+            for reply in replies:
+                cause = reply.__cause__ if isinstance(reply, OSError) else reply
+                if isinstance(cause, (self._library.AuthenticationError, self._library.ResponseError)):
+                    self._refuse(cause)
+                if isinstance(reply, OSError):
+                    self.failed(reply)
+
+    def _refuse(self, cause: Exception) -> None:
+        """Raise ConfigurationError, unless a node of the cluster only names another one, or has none to name."""
+        errors = self._library.exceptions
+        if isinstance(self._servers, SingleServer) or not isinstance(cause, (errors.AskError, errors.ClusterDownError)):
+            hint = (
+                ": it is a node of a cluster, which the option `nodes` is for"
+                if isinstance(cause, errors.AskError)
+                else ""
+            )
+            raise ConfigurationError(f"storage backend {NAME!r}: the server refuses the access: {cause}{hint}")
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._are_there(b"EXISTS", [self._name(key) for key in keys])
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        answers: list[Answer] = []
-        deadline = time.monotonic() + self._timeout_s
-        while len(answers) < len(keys) and (not answers or time.monotonic() < deadline):
-            begin = len(answers)
-            end = _end_of_read(targets, begin)
-            try:
-                self._read_some(keys[begin:end], targets[begin:end], answers)
-            except OSError as error:
-                self.failed(error)
-                break
-        self._remove([key for key, answer in zip(keys, answers, strict=False) if answer.is_damage])
-        return answers + [Answer.ERROR] * (len(keys) - len(answers))
+        pages, deadline = self._pages(keys, targets), time.monotonic() + self._timeout_s
 
-    def _read_some(self, keys: Sequence[str], targets: Sequence[Pieces], answers: list[Answer]) -> None:
-        """Read pages with one request. Each answer is added when its page has arrived."""
-        with self._connected() as connection:
-            connection.send_packed_command([b"".join([_packed(b"GET", self._name(key)) for key in keys])])
-            # redis-py copies each reply. Its connection has no public name for its socket.
-            with connection._sock.makefile("rb", _BUFFER_BYTES) as replies:  # noqa: SLF001
-                for key, pieces in zip(keys, targets, strict=True):
-                    answers.append(self._read_one(replies, key, pieces))
+        def read(server: RedisServer, numbers: Sequence[int], asking: bool) -> list[Any]:
+            return server.read([pages[number] for number in numbers], deadline, asking=asking)
 
-    def _read_one(self, replies: BufferedReader, key: str, pieces: Pieces) -> Answer:
-        line = replies.readline(_BUFFER_BYTES)
-        if line.startswith(_WRONG_KIND):
-            return Answer.CORRUPT
-        if line.startswith(b"-"):
-            return self.failed(OSError(line[1:].decode(errors="replace").strip()))
-        if (length := _LENGTH.fullmatch(line)) is None:
-            raise OSError(f"expected the length of a page, got {line[:80]!r}")
-        size, expected = int(length[1]), HEADER_BYTES + page_bytes(pieces)
-        if size < 0:
-            return Answer.ABSENT
-        if size != expected:
-            _skip(replies, size + 2)
-            return Answer.SHORT if size < expected else Answer.LONG
-        header = _exactly(replies, HEADER_BYTES)
-        for piece in pieces:
-            if replies.readinto(piece) != piece.nbytes:
-                raise OSError("the server closed the connection within a page")
-        _exactly(replies, 2)
-        return Answer.DONE if header == self._header(key, pieces) else Answer.CORRUPT
-
-    def _remove(self, damaged: Sequence[str]) -> None:
-        """Remove damaged objects. One that another instance has replaced meanwhile is lost with them."""
-        try:
-            self._replies([(b"UNLINK", self._name(key)) for key in damaged])
-        except OSError as error:
-            self.failed(error)
+        answers = self._as_answers(self._servers.each([page.name for page in pages], read, deadline))
+        # An object that another instance has replaced meanwhile is lost with the damaged ones.
+        self._each(b"UNLINK", [page.name for page, answer in zip(pages, answers, strict=True) if answer.is_damage])
+        return answers
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        names = [self._name(key) for key in keys]
+        pages = self._pages(keys, sources)
         # TOUCH, unlike EXISTS, makes a page that exists the most recently used one.
-        is_there = self._are_there(b"TOUCH", names)
-        absent = [number for number, there in enumerate(is_there) if not there]
-        written = self._write_absent([keys[number] for number in absent], [sources[number] for number in absent])
-        answers = [Answer.PRESENT] * len(keys)
+        found = self._each(b"TOUCH", [page.name for page in pages])
+        answers = [Answer.PRESENT if reply == 1 else Answer.ERROR for reply in found]
+        absent = [number for number, reply in enumerate(found) if reply == 0]
+        written = self._write_absent([pages[number] for number in absent])
         for number, answer in zip(absent, written, strict=True):
             answers[number] = answer
-        return self._without_evicted(names, answers)
+        return self._without_evicted(pages, answers)
 
-    def _write_absent(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        answers: list[Answer] = []
+    def _write_absent(self, pages: Sequence[Page]) -> list[Answer]:
         deadline = time.monotonic() + self._timeout_s
-        try:
-            with self._connected() as connection:
-                sent = 0
-                while sent < len(keys) and (not sent or time.monotonic() < deadline):
-                    connection.send_packed_command(self._packed_page(keys[sent], sources[sent]))
-                    sent += 1
-                while len(answers) < sent:
-                    answers.append(self._written(self._reply(connection)))
-        except OSError as error:
-            self.failed(error)
-        return answers + [Answer.ERROR] * (len(keys) - len(answers))
 
-    def _packed_page(self, key: str, pieces: Pieces) -> list[bytes | memoryview]:
-        """The command that stores a page unless its key exists, without a copy of its bytes."""
-        name, size = self._name(key), HEADER_BYTES + page_bytes(pieces)
-        start = b"*4\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s" % (len(name), name, size, self._header(key, pieces))
-        return [start, *pieces, b"\r\n$2\r\nNX\r\n"]
+        def write(server: RedisServer, numbers: Sequence[int], asking: bool) -> list[Any]:
+            return server.write([pages[number] for number in numbers], deadline, asking=asking)
 
-    def _written(self, reply: object) -> Answer:
-        if isinstance(reply, self._library.OutOfMemoryError):
-            return Answer.FULL
-        if isinstance(reply, Exception):
-            return self.failed(reply)
-        return Answer.PRESENT if reply is None else Answer.DONE
+        return self._as_answers(self._servers.each([page.name for page in pages], write, deadline))
 
-    def _without_evicted(self, names: Sequence[bytes], answers: list[Answer]) -> list[Answer]:
-        """The answers, without the pages that the server has evicted for others of the batch."""
+    def _without_evicted(self, pages: Sequence[Page], answers: list[Answer]) -> list[Answer]:
+        """The answers, without the pages that a server has evicted for others of the batch."""
         kept = [number for number, answer in enumerate(answers) if answer in (Answer.DONE, Answer.PRESENT)]
-        if kept and self._replies([(b"EXISTS", *[names[number] for number in kept])]) != [len(kept)]:
-            for number, is_there in zip(kept, self._are_there(b"EXISTS", [names[one] for one in kept]), strict=True):
-                answers[number] = answers[number] if is_there else Answer.FULL
+        there = self._each(b"EXISTS", [pages[number].name for number in kept])
+        for number, reply in zip(kept, there, strict=True):
+            if reply != 1:
+                answers[number] = Answer.FULL if reply == 0 else Answer.ERROR
         return answers
 
     def _remove_all(self) -> bool:
         for names in self._scanned():
-            self._replies([(b"UNLINK", *names)])
-        return not any(self._scanned())
+            self._each(b"UNLINK", names)
+        return not any(self._scanned()) and not self._servers.uncovered
 
     def _holdings(self) -> tuple[int, int]:
         self._count_evicted()
         sizes: dict[bytes, int] = {}
-        for names in self._scanned():
-            replies = self._replies([(b"STRLEN", name) for name in names])
-            sizes.update({name: size for name, size in zip(names, replies, strict=True) if isinstance(size, int)})
+        try:
+            for names in self._scanned():
+                replies = self._each(b"STRLEN", names)
+                sizes.update({name: size for name, size in zip(names, replies, strict=True) if isinstance(size, int)})
+        except OSError as error:
+            # What the other servers have is counted.
+            self.failed(error)
         kept = [size - HEADER_BYTES for size in sizes.values() if size >= HEADER_BYTES]
         return len(kept), sum(kept)
 
     def _release(self) -> None:
-        self._pool.disconnect()
+        self._servers.close()
 
     def _scanned(self) -> Iterator[list[bytes]]:
-        """The names of the pages of this scope, in parts that are not empty. A name may come twice."""
-        cursor, pattern = b"0", self._prefix.encode() + b"*"
-        while True:
-            (reply,) = self._replies([(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % COMMANDS)])
-            if isinstance(reply, Exception):
-                raise OSError(str(reply))
-            cursor, names = reply
+        """The names of the pages of this scope, in parts that are not empty. A name may come twice.
+
+        Raises OSError at the end if a server did not answer.
+        """
+        cursors = dict.fromkeys(self._servers.primaries(), b"0")
+        problem: Exception | None = None if cursors else OSError("no node of the cluster answers")
+        while cursors:
+            names: list[bytes] = []
+            for server, reply in zip(list(cursors), self._scan(cursors), strict=True):
+                if isinstance(reply, Exception):
+                    problem, cursor = reply, b"0"
+                else:
+                    cursor = reply[0]
+                    names += reply[1]
+                cursors[server] = cursor
+            cursors = {server: cursor for server, cursor in cursors.items() if cursor != b"0"}
             if names:
                 yield names
-            if cursor == b"0":
-                return
+        if problem is not None:
+            raise OSError(str(problem)) from problem
+
+    def _scan(self, cursors: Mapping[RedisServer, bytes]) -> list[Any]:
+        """For each server its next cursor with some names, or the exception in the place of them."""
+        how = (b"MATCH", self._prefix.encode() + b"*", b"COUNT", b"%d" % COMMANDS)
+        found = self._servers.ask(cursors, lambda server: server.replies([(b"SCAN", cursors[server], *how)]))
+        return [reply for (reply,) in found]
 
     def _count_evicted(self) -> None:
-        """Count what the server has evicted since the last time. A server that was restarted begins at 0."""
-        try:
-            (reply,) = self._replies([(b"INFO", b"stats")])
-        except OSError:
-            return  # The verb that needs the server says so.
-        fields = dict(line.split(b":", 1) for line in reply.split() if b":" in line) if isinstance(reply, bytes) else {}
-        evicted = int(fields.get(b"evicted_keys", 0))
+        """Count what the servers have evicted since the last time. A server that was restarted begins at 0."""
+        servers = self._servers.primaries()
+        found = self._servers.ask(servers, lambda server: server.replies([(b"INFO", b"stats")]))
+        # Where a server does not answer, the verb that needs it says so.
+        told = {server.name: reply for server, (reply,) in zip(servers, found, strict=True) if isinstance(reply, bytes)}
         with self._lock:
-            if self._evicted is not None:
-                self.tally.removed(max(0, evicted - self._evicted))
-            self._evicted = evicted
+            for name, reply in told.items():
+                fields = dict(line.split(b":", 1) for line in reply.split() if b":" in line)
+                evicted = int(fields.get(b"evicted_keys", 0))
+                self.tally.removed(max(0, evicted - self._evicted.get(name, evicted)))
+                self._evicted[name] = evicted
 
     def _are_there(self, command: bytes, names: Sequence[bytes]) -> list[bool]:
         """Whether each object exists, by a command that answers with the number of those that do."""
-        replies = self._replies([(command, name) for name in names])
-        refused = next((reply for reply in replies if isinstance(reply, Exception)), None)
-        if refused is not None:
-            self.failed(refused)
-        return [reply == 1 for reply in replies]
+        return [reply == 1 for reply in self._each(command, names)]
 
-    def _replies(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """The replies to short commands, in their order; for a command that the server refuses, its error."""
-        replies: list[Any] = []
-        for begin in range(0, len(commands), COMMANDS):
-            part = commands[begin : begin + COMMANDS]
-            with self._connected() as connection:
-                connection.send_packed_command([b"".join([_packed(*command) for command in part])])
-                replies += [self._reply(connection) for _ in part]
+    def _each(self, command: bytes, names: Sequence[bytes]) -> list[Any]:
+        """The reply to a short command for each name, or the exception in the place of it."""
+
+        def ask(server: RedisServer, numbers: Sequence[int], asking: bool) -> list[Any]:
+            return server.replies([(command, names[number]) for number in numbers], asking=asking)
+
+        replies = self._servers.each(names, ask, time.monotonic() + self._timeout_s)
+        self._as_answers(replies)
         return replies
 
-    def _reply(self, connection: Any) -> Any:
-        try:
-            return connection.read_response()
-        except self._library.ResponseError as error:
-            return error
+    def _as_answers(self, found: Sequence[Any]) -> list[Any]:
+        """The answers, with ERROR for each exception."""
+        return [self.failed(one) if isinstance(one, Exception) else one for one in found]
 
-    @contextmanager
-    def _connected(self) -> Iterator[Any]:
-        """A connection for one exchange. Raises OSError for any failure of the server or of the connection.
-
-        After an error the connection is closed: replies that were not read would answer the next request.
-        """
-        with self._pause.attempt(self._failures):
-            connection = self._pool.get_connection()
-            try:
-                yield connection
-            except BaseException:
-                connection.disconnect()
-                raise
-            finally:
-                self._pool.release(connection)
+    def _pages(self, keys: Sequence[str], pages: Sequence[Pieces]) -> list[Page]:
+        named = zip(keys, pages, strict=True)
+        return [Page(self._name(key), identity(self.scope, key), pieces) for key, pieces in named]
 
     def _name(self, key: str) -> bytes:
         return (self._prefix + key).encode()
-
-    def _header(self, key: str, pieces: Pieces) -> bytes:
-        return checksum(pieces, identity(self.scope, key)).to_bytes(HEADER_BYTES, "little")
 
 
 def _library() -> Any:
@@ -297,6 +244,7 @@ def _library() -> Any:
     try:
         import redis
         import redis.backoff
+        import redis.crc
         import redis.retry
     except ImportError as error:
         message = f"storage backend {NAME!r} needs redis-py, which is not installed: pip install 'hicache[redis]'"
@@ -304,27 +252,15 @@ def _library() -> Any:
     return redis
 
 
-def _packed(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%s\r\n" % (len(word), word) for word in words])
-
-
-def _end_of_read(targets: Sequence[Pieces], begin: int) -> int:
-    """The end of the pages from `begin` on that are requested at once: at least one."""
-    end, size = begin, 0
-    while end < len(targets) and (end == begin or size + page_bytes(targets[end]) <= READ_BYTES):
-        size += page_bytes(targets[end])
-        end += 1
-    return end
-
-
-def _exactly(replies: BufferedReader, count: int) -> bytes:
-    found = replies.read(count)
-    if len(found) != count:
-        raise OSError("the server closed the connection within a reply")
-    return found
-
-
-def _skip(replies: BufferedReader, count: int) -> None:
-    """Read bytes that nobody needs."""
-    while count:
-        count -= len(_exactly(replies, min(count, _BUFFER_BYTES)))
+def _nodes(parsed: Options) -> list[Address]:
+    """The addresses of the option `nodes`; none if it is missing."""
+    nodes = parsed.optional_texts("nodes")
+    if nodes is None:
+        return []
+    for name in PLACE:
+        if parsed.has(name):
+            parsed.refuse("nodes", nodes, f"nothing beside the option {name!r}, which is for a single server")
+    found = [_NODE.fullmatch(node) for node in nodes]
+    if not found or None in found:
+        parsed.refuse("nodes", nodes, "a list of HOST:PORT that is not empty")
+    return [(one[1] or one[2], int(one[3])) for one in found if one is not None]

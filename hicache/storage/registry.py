@@ -41,6 +41,17 @@ class Options:
         """A string that is not empty, or None if the option is missing."""
         return None if self._given.get(name) is None else self.text(name)
 
+    def optional_texts(self, name: str) -> list[str] | None:
+        """A list of strings, or None if the option is missing."""
+        value = self._given.get(name)
+        if value is None or (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
+            return None if value is None else list(value)
+        return self.refuse(name, value, "a list of texts")
+
+    def has(self, name: str) -> bool:
+        """Whether the option is given."""
+        return self._given.get(name) is not None
+
     def count(self, name: str) -> int:
         """A positive integer. The option is required."""
         value = self._given.get(name)

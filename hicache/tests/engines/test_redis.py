@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.storage.redis import READ_BYTES, RedisStorage
+from hicache.storage.redis import RedisStorage
+from hicache.storage.redis_server import READ_BYTES
 from hicache.storage.registry import open_backend
 from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.storage.page_bytes import Sheet
