@@ -30,14 +30,16 @@ class EngineSettings:
     """What one process of an engine is started with.
 
     `folder`: where it keeps its files. `port`: the TCP port on loopback. `admin_port`: a second one, for an engine that
-    has another for its administration. `capacity_bytes`: its memory for objects with their overhead, None for no limit.
-    `evicts`: whether objects are evicted at the limit, or new ones refused. `password`: what clients have to present,
-    or empty. An engine that makes the secrets of its clients itself asks for them if there is any password.
+    has another for its administration. `ports`: the first port of each process. `capacity_bytes`: its memory for
+    objects with their overhead, None for no limit. `evicts`: whether objects are evicted at the limit, or new ones
+    refused. `password`: what clients have to present, or empty. An engine that makes the secrets of its clients itself
+    asks for them if there is any password.
     """
 
     folder: Path
     port: int
     admin_port: int
+    ports: tuple[int, ...]
     capacity_bytes: int | None
     evicts: bool
     password: str = field(repr=False)
@@ -65,13 +67,13 @@ class Engine:
     """One engine. `backend`: the name of the storage backend that uses it, and of the extra that installs `library`.
 
     `program`: the executable, of the package `package`. `version`: what it says of its version. `arguments`: those of
-    the program. `options`: those of a backend that connects to it. `is_ready`: whether a started process accepts what
-    is stored. `prepare`: called after each start; makes the engine usable, and returns further options. `node`: the
-    command of a second process, which keeps the objects while the first one is killed, paused and started again; empty
-    for none. `strangers`: by name, options of clients that an engine with a password refuses. `in_turn`: options with
-    which a backend sends one request at a time, and none again. `lacks`: what it does not have, by the name of the
-    feature, with the reason in words. `timeout_s`: a short time in which it answers also on a busy machine.
-    `known_failures`: the file of those of the backend on it, or None.
+    the program. `processes`: how many of it there are. `options`: those of a backend that connects to it. `is_ready`:
+    whether a started process accepts what is stored. `prepare`: called after each start; makes the engine usable, and
+    returns further options. `node`: the command of one more process, which keeps the objects while the others are
+    killed, paused and started again; empty for none. `strangers`: by name, options of clients that an engine with a
+    password refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `lacks`: what
+    it does not have, by the name of the feature, with the reason in words. `timeout_s`: a short time in which it
+    answers also on a busy machine. `known_failures`: the file of those of the backend on it, or None.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Engine:
     is_ready: Callable[[EngineSettings], bool] = accepts
     prepare: Callable[[EngineSettings], dict[str, Any]] = _no_options
     node: Callable[[EngineSettings], list[str]] = _no_node
+    processes: int = 1
     strangers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     in_turn: Mapping[str, Any] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -103,9 +106,10 @@ class Engine:
 
 
 class EngineProcess:
-    """A running process of an engine.
+    """A running engine: its process, or several equal ones.
 
-    `arguments`: further ones of the program. The other parameters are those of EngineSettings.
+    `arguments`: further ones of the program. The other parameters are those of EngineSettings. Verbs that take numbers
+    of processes mean all of them where none is given.
     """
 
     def __init__(
@@ -119,23 +123,31 @@ class EngineProcess:
         arguments: Sequence[str] = (),
     ) -> None:
         self.engine = engine
-        self.settings = EngineSettings(folder, _free_port(), _free_port(), capacity_bytes, evicts, password)
+        ports = [_free_port() for _ in range(2 * engine.processes)]
+        self.settings = EngineSettings(folder, ports[0], ports[1], tuple(ports[::2]), capacity_bytes, evicts, password)
+        self._each = [
+            replace(self.settings, port=port, admin_port=admin_port)
+            for port, admin_port in zip(ports[::2], ports[1::2], strict=True)
+        ]
         self._prepared: dict[str, Any] = {}
-        self._command = [engine.path or engine.program, *engine.arguments(self.settings), *arguments]
-        self._process: subprocess.Popen[bytes] | None = None
+        program = engine.path or engine.program
+        self._commands = [[program, *engine.arguments(one), *arguments] for one in self._each]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * engine.processes
         self._node: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
-        """Start the process, and wait until it is ready. Raises InvariantError with its output otherwise."""
+        """Start what does not run, and wait until it is ready. Raises InvariantError with its output otherwise."""
         output, node = self.settings.folder / f"{self.engine.name}.log", self.engine.node(self.settings)
         with output.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)  # noqa: S603
+            for number, command in enumerate(self._commands):
+                if self._processes[number] is None:
+                    self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
             if node and self._node is None:
                 self._node = subprocess.Popen(node, stdout=log, stderr=log)  # noqa: S603
         until = time.monotonic() + START_S
-        while not self.engine.is_ready(self.settings):
-            if self._process.poll() is not None or time.monotonic() > until:
+        while not all(self.engine.is_ready(one) for one in self._each):
+            if any(self._running(number).poll() is not None for number in self.numbers) or time.monotonic() > until:
                 self.close()
                 raise InvariantError(f"{self.engine.name} does not start: {output.read_text(errors='replace')[-2000:]}")
             time.sleep(_POLL_S)
@@ -146,6 +158,11 @@ class EngineProcess:
             raise
 
     @property
+    def numbers(self) -> range:
+        """Those of the processes."""
+        return range(self.engine.processes)
+
+    @property
     def options(self) -> dict[str, Any]:
         """Those of a backend that connects to the process that was started last."""
         return self.options_through(self.settings.port)
@@ -154,20 +171,23 @@ class EngineProcess:
         """Those of a backend that connects to another port, which leads to the process."""
         return self.engine.options(replace(self.settings, port=port)) | self._prepared
 
-    def kill(self) -> None:
-        """End the process at once, also where it is paused. What the engine has stored is lost."""
-        process, self._process = self._process, None
-        _end(process)
+    def kill(self, *numbers: int) -> None:
+        """End processes at once, also where they are paused. What they have stored is lost."""
+        for number in numbers or self.numbers:
+            process, self._processes[number] = self._processes[number], None
+            _end(process)
 
-    def pause(self) -> None:
-        """Stop the process with SIGSTOP: the system accepts connections for it, and nothing is answered."""
-        os.kill(self._running.pid, signal.SIGSTOP)
-        # The signal returns before all threads have stopped.
-        os.waitid(os.P_PID, self._running.pid, os.WSTOPPED)
+    def pause(self, *numbers: int) -> None:
+        """Stop processes with SIGSTOP: the system accepts connections for them, and nothing is answered."""
+        for number in numbers or self.numbers:
+            os.kill(self._running(number).pid, signal.SIGSTOP)
+            # The signal returns before all threads have stopped.
+            os.waitid(os.P_PID, self._running(number).pid, os.WSTOPPED)
 
-    def resume(self) -> None:
-        """Continue the process after `pause`."""
-        os.kill(self._running.pid, signal.SIGCONT)
+    def resume(self, *numbers: int) -> None:
+        """Continue processes after `pause`."""
+        for number in numbers or self.numbers:
+            os.kill(self._running(number).pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End the processes. A second call has no effect."""
@@ -181,10 +201,10 @@ class EngineProcess:
         assert self._node is not None, f"{self.engine.name} has no second process"
         return self._node.pid
 
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, f"{self.engine.name} is not running"
-        return self._process
+    def _running(self, number: int) -> subprocess.Popen[bytes]:
+        process = self._processes[number]
+        assert process is not None, f"process {number} of {self.engine.name} is not running"
+        return process
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

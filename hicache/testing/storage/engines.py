@@ -1,10 +1,12 @@
-"""ENGINES: the storage engines that tests start: Redis, Valkey, moto, which emulates S3, and Mooncake Store."""
+"""ENGINES: the storage engines that tests start: Redis, a cluster of it, Valkey, moto as S3, and Mooncake Store."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -16,6 +18,8 @@ from urllib.request import urlopen
 
 from hicache.errors import InvariantError
 from hicache.testing.storage.engine import HOST, START_S, STOP_S, Engine, EngineSettings
+
+_POLL_S = 0.05
 
 
 def _program_version(program: str) -> str:
@@ -52,6 +56,62 @@ def _redis(name: str) -> Engine:
         strangers={"no password": {"password": None}, "another password": {"password": "not-the-password"}},
     )
 
+
+# A cluster of three Redis servers, without replicas.
+
+NODES = 3
+SLOTS = 16_384
+
+
+def _cluster_arguments(settings: EngineSettings) -> list[str]:
+    # The memory limit is that of each server.
+    share = None if settings.capacity_bytes is None else settings.capacity_bytes // NODES
+    arguments = _redis_arguments(replace(settings, capacity_bytes=share))
+    arguments += ["--cluster-enabled", "yes", "--cluster-port", str(settings.admin_port)]
+    arguments += ["--cluster-config-file", f"nodes-{settings.port}.conf", "--cluster-node-timeout", "2000"]
+    return [*arguments, "--cluster-require-full-coverage", "no"]
+
+
+def _cluster_options(settings: EngineSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"nodes": [f"{HOST}:{port}" for port in settings.ports]}
+    return options | ({"password": settings.password} if settings.password else {})
+
+
+def _cluster_prepare(settings: EngineSettings) -> dict[str, Any]:
+    """Make the servers a cluster if they are none yet, and wait until each says that it is one with all slots."""
+    first = str(settings.ports[0])
+    if "cluster_known_nodes:1\n" in _redis_cli(settings, first, "cluster", "info"):
+        nodes = [f"{HOST}:{port}" for port in settings.ports]
+        _redis_cli(settings, first, "--cluster", "create", *nodes, "--cluster-replicas", "0", "--cluster-yes")
+    sound, until = ("cluster_state:ok", f"cluster_slots_ok:{SLOTS}"), time.monotonic() + START_S
+    for port in settings.ports:
+        while not all(line in (told := _redis_cli(settings, str(port), "cluster", "info")) for line in sound):
+            if time.monotonic() > until:
+                raise InvariantError(f"the cluster of Redis is not ready after {START_S} seconds: {told}")
+            time.sleep(_POLL_S)
+    return {}
+
+
+def _redis_cli(settings: EngineSettings, port: str, *arguments: str) -> str:
+    """What redis-cli prints. Raises InvariantError if it fails."""
+    command = ["redis-cli", "-h", HOST, "-p", port, *arguments]
+    environment = os.environ | ({"REDISCLI_AUTH": settings.password} if settings.password else {})
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
+    if ended.returncode:
+        raise InvariantError(f"{' '.join(command)}: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
+    return ended.stdout
+
+
+_REDIS_CLUSTER = replace(
+    _redis("redis"),
+    name="redis-cluster",
+    version=lambda program: f"{_program_version(program)}, {NODES} of them as a cluster",
+    arguments=_cluster_arguments,
+    processes=NODES,
+    options=_cluster_options,
+    prepare=_cluster_prepare,
+    lacks={"one connection": "pages of a cluster pass through a connection to each node, at the address that it tells"},
+)
 
 # moto, an emulator of S3, with obstore and with NIXL.
 
@@ -199,6 +259,6 @@ _MOONCAKE = Engine(
 )
 
 ENGINES: Mapping[str, Engine] = {
-    engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _MOTO, _MOTO_NIXL, _MOONCAKE)
+    engine.name: engine for engine in (_redis("redis"), _redis("valkey"), _REDIS_CLUSTER, _MOTO, _MOTO_NIXL, _MOONCAKE)
 }
 """The engines by name. A further one is an entry here, and passes through the same tests."""
