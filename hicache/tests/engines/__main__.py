@@ -19,13 +19,14 @@ CAPACITY_BYTES = 2 << 30
 
 
 def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Engines. All, if none is named.", metavar="ENGINE")] = None,
     fault_runs: Annotated[int, typer.Option(help="Fault runs of `hicache verify-storage`.")] = 1_000,
     kills: Annotated[int, typer.Option(help="Writers that it kills.")] = 50,
     report: Annotated[Path, typer.Option(help="A folder with a report for each engine.")] = Path("reports"),
 ) -> None:
     """Run `hicache verify-storage` on a process of each engine. Exit code 1: a test failed, or none is installed."""
     failed, verified = False, False
-    for engine in ENGINES.values():
+    for engine in _named(names or list(ENGINES)):
         if engine.missing:
             typer.echo(f"{engine.name}: skipped, {engine.missing}")
             continue
@@ -36,6 +37,12 @@ def main(
         failed = _verified(engine, options) != 0 or failed
         verified = True
     raise typer.Exit(int(failed or not verified))
+
+
+def _named(names: list[str]) -> list[Engine]:
+    if unknown := [name for name in names if name not in ENGINES]:
+        raise typer.BadParameter(f"{unknown[0]} is no engine; known: {' '.join(ENGINES)}")
+    return [ENGINES[name] for name in names]
 
 
 def _verified(engine: Engine, options: list[str]) -> int:

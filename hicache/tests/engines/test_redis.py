@@ -33,7 +33,7 @@ def name(key: str) -> str:
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Any], object]]] = {
-    "a page under another name": ("corrupt", lambda client: client.copy(name(OTHER), name(DAMAGED), replace=True)),
+    "a page under another name": ("corrupt", lambda client: client.set(name(DAMAGED), client.get(name(OTHER)))),
     "other bytes in it": ("corrupt", lambda client: client.setrange(name(DAMAGED), 5_000, b"other bytes")),
     "another checksum": ("corrupt", lambda client: client.setrange(name(DAMAGED), 0, b"12345678")),
     "a list": ("corrupt", lambda client: (client.delete(name(DAMAGED)), client.rpush(name(DAMAGED), "one"))),
