@@ -73,7 +73,8 @@ class Engine:
     killed, paused and started again; empty for none. `strangers`: by name, options of clients that an engine with a
     password refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `lacks`: what
     it does not have, by the name of the feature, with the reason in words. `timeout_s`: a short time in which it
-    answers also on a busy machine. `known_failures`: the file of those of the backend on it, or None.
+    answers also on a busy machine. `known_failures`: the file of those of the backend on it, or None. `benchmark`: the
+    bytes that the engine's own client stores and reads in a second, in values of a size of which there is a number.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Engine:
     lacks: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 0.2
     known_failures: Path | None = None
+    benchmark: Callable[[EngineSettings, int, int], tuple[float, float]] | None = None
 
     @property
     def path(self) -> str | None:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http.client import HTTPConnection
 from importlib.metadata import version
@@ -43,6 +43,24 @@ def _redis_options(settings: EngineSettings) -> dict[str, Any]:
     return options | ({"password": settings.password} if settings.password else {})
 
 
+BENCHMARK_TURNS = 16
+"""How often the client of Redis stores and reads each of its values, on average. Fewer would leave some unwritten."""
+
+
+def _redis_benchmark(*further: str) -> Callable[[EngineSettings, int, int], tuple[float, float]]:
+    """The rates of redis-benchmark over one connection to each server, with as many commands under way as values."""
+
+    def measured(settings: EngineSettings, value_bytes: int, values: int) -> tuple[float, float]:
+        command = ["redis-benchmark", "-h", HOST, "-p", str(settings.port), "-c", str(len(settings.ports)), "--csv"]
+        command += ["-t", "set,get", "-d", str(value_bytes), "-r", str(values), "-P", str(values), *further]
+        command += ["-n", str(BENCHMARK_TURNS * values)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+        requests = dict(re.findall(r'^"(SET|GET)","([\d.]+)"', output, re.MULTILINE))
+        return float(requests["SET"]) * value_bytes, float(requests["GET"]) * value_bytes
+
+    return measured
+
+
 def _redis(name: str) -> Engine:
     return Engine(
         name=name,
@@ -54,6 +72,7 @@ def _redis(name: str) -> Engine:
         arguments=_redis_arguments,
         options=_redis_options,
         strangers={"no password": {"password": None}, "another password": {"password": "not-the-password"}},
+        benchmark=_redis_benchmark(),
     )
 
 
@@ -110,6 +129,7 @@ _REDIS_CLUSTER = replace(
     processes=NODES,
     options=_cluster_options,
     prepare=_cluster_prepare,
+    benchmark=_redis_benchmark("--cluster"),
     lacks={"one connection": "pages of a cluster pass through a connection to each node, at the address that it tells"},
 )
 

@@ -1,4 +1,4 @@
-"""The throughput of a backend, compared with preadv and pwritev on the same bytes, measured alternately."""
+"""The throughput of a backend, compared with preadv, pwritev and memcpy of the same bytes, measured alternately."""
 
 from __future__ import annotations
 
@@ -31,18 +31,27 @@ class Throughput:
     get_rate: float
     pwritev_rate: float
     preadv_rate: float
+    memcpy_rate: float
 
 
 def measure(subject: BackendSubject, folder: Path, page_bytes: int) -> Throughput:
     """Store and read batches of pages of one size. Raises InvariantError when a page is refused or lost."""
-    pages = min(BATCH_PAGES, max(4, _BATCH_BYTES // page_bytes))
-    sheet = Sheet([(page_bytes,)] * pages)
-    for page in range(pages):
-        sheet.write(page, os.urandom(page_bytes))
     with closing(Place(subject, folder, page_bytes=page_bytes)) as place:
-        backend = place.open(place.scope("a"))
-        with (folder / f"{place.name}.raw").open("w+b", buffering=0) as raw:
-            return _measured(backend, sheet, raw.fileno(), page_bytes)
+        return measure_backend(place.open(place.scope("a")), folder / f"{place.name}.raw", page_bytes)
+
+
+def measure_backend(backend: StorageBackend, raw: Path, page_bytes: int) -> Throughput:
+    """The same, on a backend that is open. `raw`: a new file for the bytes that pass by the backend."""
+    sheet = Sheet([(page_bytes,)] * pages_of_batch(page_bytes))
+    for page in range(len(sheet.pages)):
+        sheet.write(page, os.urandom(page_bytes))
+    with raw.open("w+b", buffering=0) as file:
+        return _measured(backend, sheet, file.fileno(), page_bytes)
+
+
+def pages_of_batch(page_bytes: int) -> int:
+    """How many pages are stored and read at a time."""
+    return min(BATCH_PAGES, max(4, _BATCH_BYTES // page_bytes))
 
 
 def _measured(backend: StorageBackend, sheet: Sheet, raw: int, page_bytes: int) -> Throughput:
@@ -57,6 +66,7 @@ def _measured(backend: StorageBackend, sheet: Sheet, raw: int, page_bytes: int) 
         lambda turn: _all_true("get", backend.get(keys(turn), target.pages, [])),
         lambda _: _move(os.pwritev, raw, sheet),
         lambda _: _move(os.preadv, raw, target),
+        lambda _: _copy(sheet, target),
     ]
     best = [float("inf")] * len(acts)
     for turn in range(_ROUNDS):
@@ -78,3 +88,8 @@ def _move(call: Callable[[int, list[memoryview], int], int], raw: int, sheet: Sh
     for begin in range(0, len(pieces), _VECTOR):
         moved = call(raw, pieces[begin : begin + _VECTOR], begin * size)
         assert moved == size * len(pieces[begin : begin + _VECTOR]), f"the disk moved only {moved} bytes"
+
+
+def _copy(source: Sheet, target: Sheet) -> None:
+    for given, taken in zip(source.pages, target.pages, strict=True):
+        taken[0][:] = given[0]
