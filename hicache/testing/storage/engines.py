@@ -76,7 +76,7 @@ def _redis(name: str) -> Engine:
     )
 
 
-# A cluster of three Redis servers, without replicas.
+# A cluster of three Redis servers. With six processes, each has a replica.
 
 NODES = 3
 SLOTS = 16_384
@@ -100,15 +100,20 @@ def _cluster_prepare(settings: EngineSettings) -> dict[str, Any]:
     """Make the servers a cluster if they are none yet, and wait until each says that it is one with all slots."""
     first = str(settings.ports[0])
     if "cluster_known_nodes:1\n" in _redis_cli(settings, first, "cluster", "info"):
-        nodes = [f"{HOST}:{port}" for port in settings.ports]
-        _redis_cli(settings, first, "--cluster", "create", *nodes, "--cluster-replicas", "0", "--cluster-yes")
+        nodes, replicas = [f"{HOST}:{port}" for port in settings.ports], str(len(settings.ports) // NODES - 1)
+        _redis_cli(settings, first, "--cluster", "create", *nodes, "--cluster-replicas", replicas, "--cluster-yes")
     sound, until = ("cluster_state:ok", f"cluster_slots_ok:{SLOTS}"), time.monotonic() + START_S
     for port in settings.ports:
-        while not all(line in (told := _redis_cli(settings, str(port), "cluster", "info")) for line in sound):
+        while not all(line in (told := _told(settings, port)) for line in sound) or "master_link_status:down" in told:
             if time.monotonic() > until:
                 raise InvariantError(f"the cluster of Redis is not ready after {START_S} seconds: {told}")
             time.sleep(_POLL_S)
     return {}
+
+
+def _told(settings: EngineSettings, port: int) -> str:
+    """What a node tells of its cluster, and of its primary if it is a replica."""
+    return "".join(_redis_cli(settings, str(port), *words) for words in (("cluster", "info"), ("info", "replication")))
 
 
 def _redis_cli(settings: EngineSettings, port: str, *arguments: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,7 +18,7 @@ from hicache.storage.pause import Pause
 from hicache.storage.redis import RedisStorage
 from hicache.storage.redis_cluster import RedisCluster
 from hicache.storage.redis_server import Address, RedisServer
-from hicache.testing.storage.engine import HOST, EngineProcess
+from hicache.testing.storage.engine import HOST, Engine, EngineProcess
 from hicache.testing.storage.engines import ENGINES
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start
@@ -204,6 +205,22 @@ def test_slots_that_another_node_takes_over_are_found(process: EngineProcess, op
     until(lambda: kept(backend, KEYS) == ALL, "the table of slots is read again")
     assert read(backend, KEYS) == ALL, "each page has a node"
     assert not is_open(backend), "the dead node has no slots any more"
+
+
+def test_a_replica_takes_over(engine: Engine, tmp_path: Path, open_on: Open) -> None:
+    import redis
+
+    with closing(EngineProcess(replace(engine, processes=6), tmp_path)) as process, ExitStack() as opened:
+        backend = open_on(process, nodes=[f"{HOST}:{port}" for port in process.settings.ports[:3]], retry_s=0.01)
+        assert kept(backend, KEYS) == ALL, "the pages are stored"
+        assert backend.stats().objects == len(KEYS), "those of replicas are not counted"
+        nodes = [opened.enter_context(closing(redis.Redis(port=port))) for port in process.settings.ports]
+        until(lambda: sum(node.dbsize() for node in nodes) == 2 * len(KEYS), "the replicas have all of them")
+        process.kill(1)
+        assert not all(read(backend, KEYS)), "STORE-3: pages of the node are misses at first"
+        until(lambda: read(backend, KEYS) == ALL, "its replica has its slots, and its pages")
+        assert not is_open(backend), "all nodes with slots answer"
+        assert backend.clear(), "STORE-7: all are removed"
 
 
 @pytest.mark.parametrize("whole", ["yes", "no"])
