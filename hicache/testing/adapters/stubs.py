@@ -55,9 +55,10 @@ class StubFinder(MetaPathFinder, Loader):
 
 
 class _StubModule(ModuleType):
-    __version__ = "0"
-
     def __getattr__(self, name: str) -> Any:
+        # Only a package as a whole has a version: NIXL takes that of `cuda.bindings` for the version of CUDA.
+        if name == "__version__" and "." not in self.__name__:
+            return "0"
         if name.startswith("__"):
             raise AttributeError(name)
         return Stub
