@@ -59,7 +59,8 @@ class NixlAgent:
             from nixl._api import nixl_agent, nixl_agent_config
         except ImportError as error:
             message = (
-                f"storage backend {backend!r} needs NIXL, which is not installed: pip install 'hicache[{backend}]'"
+                f"storage backend {backend!r} needs NIXL, which cannot be imported ({error}): "
+                f"pip install 'hicache[{backend}]'"
             )
             raise ConfigurationError(message) from error
         if not os.environ.get("NIXL_LOG_LEVEL"):
