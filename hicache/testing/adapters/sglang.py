@@ -481,6 +481,12 @@ class Sglang0513(SglangAdapter):
         return self.show()
 
 
+class Sglang0513Below(Sglang0513):
+    """SGLang 0.5.13.post1 over HicacheStorage as a server has it, with its names of pages."""
+
+    names_are_told = False
+
+
 class Sglang0514(Sglang0513):
     """SGLang 0.5.14."""
 
@@ -696,6 +702,12 @@ class Sglang0523(Sglang0522):
 
 class Sglang0523Python(Sglang0523):
     """SGLang 0.5.23 with its tree in Python."""
+
+
+class Sglang0523Below(Sglang0523Python):
+    """SGLang 0.5.23 over HicacheStorage as a server has it, with its names of pages."""
+
+    names_are_told = False
 
 
 class Sglang0523Rust(Sglang0523):
