@@ -113,6 +113,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.test_metrics": ("hicache", "numpy", "pytest", "typer", "prometheus_client"),
     "hicache.tests.engines.test_redis": ("hicache", "pytest", "redis"),
+    "hicache.tests.engines.hosts.engines": ("hicache", "redis"),
     "hicache.tests.engines.test_redis_cluster": ("hicache", "pytest", "redis"),
     "hicache.tests.engines.test_nixl": ("hicache", "pytest", "obstore"),
     "hicache.tests.engines.test_objects": ("hicache", "pytest", "obstore"),

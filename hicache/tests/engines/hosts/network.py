@@ -34,7 +34,7 @@ def refusal() -> str:
         if shutil.which(program) is None:
             return f"{program} is not installed; the package {package} has it"
     for kind in ("veth", "bridge"):
-        asked = subprocess.run(  # noqa: S603
+        asked = subprocess.run(
             [*ISOLATED, "ip", "link", "add", "type", kind], capture_output=True, text=True, check=False, timeout=_ASK_S
         )
         if asked.returncode:
@@ -50,7 +50,7 @@ class Network:
         self._anchors: list[subprocess.Popen[str]] = []
         self._held = ExitStack()
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Network:  # noqa: PYI034 - 3.10 has no Self
         with self._held:
             _call("ip", "link", "set", "lo", "up")
             _call("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -76,7 +76,7 @@ class Network:
         """Pull the cable of a host."""
         _call("ip", "link", "set", _cable(place), "down")
 
-    def mend(self, place: int) -> None:
+    def restore(self, place: int) -> None:
         """Put the cable of a host back."""
         _call("ip", "link", "set", _cable(place), "up")
 
@@ -105,7 +105,7 @@ def _cable(place: int) -> str:
 
 
 def _call(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_S)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_S)
     if done.returncode:
         raise InvariantError(f"{' '.join(command)} ends with {done.returncode}: {done.stderr.strip()}")
 

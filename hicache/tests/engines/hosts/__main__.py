@@ -1,4 +1,4 @@
-"""Runs an engine and caches on several hosts, and cuts one of them off: `python -m hicache.testing.hosts`."""
+"""Runs an engine and caches on several hosts, and cuts one of them off: `python -m hicache.tests.engines.hosts`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import Annotated
 
 import typer
 
-from hicache.testing.hosts.cluster import Cluster, Passes, complaints
-from hicache.testing.hosts.engines import ON_HOSTS, Site
-from hicache.testing.hosts.network import ISOLATED, Network, refusal
+from hicache.tests.engines.hosts.cluster import Cluster, Passes, complaints
+from hicache.tests.engines.hosts.engines import ON_HOSTS, Site
+from hicache.tests.engines.hosts.network import ISOLATED, Network, refusal
 
 INTERRUPTED, NOT_PERMITTED = 130, 4
 """Exit codes: after Ctrl-C or SIGTERM, and where the system permits no such network or lacks the engine."""
 
 EngineName = Enum("EngineName", {name: name for name in ON_HOSTS}, type=str)  # type: ignore[misc]
+_DEFAULT = EngineName("redis")
 
 
 def main(
-    engine: Annotated[EngineName, typer.Option(help="The engine that the caches share.")] = EngineName("redis"),
+    engine: Annotated[EngineName, typer.Option(help="The engine that the caches share.")] = _DEFAULT,
     hosts: Annotated[int, typer.Option(min=2, max=100, help="Hosts. The first has the engine.")] = 3,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that each host serves in each pass.")] = 16,
     inside: Annotated[Path | None, typer.Option(hidden=True, help="A folder: this is the isolated process.")] = None,
@@ -41,13 +42,13 @@ def main(
         raise typer.Exit(NOT_PERMITTED)
     with TemporaryDirectory(prefix="hicache-hosts-") as folder:
         options = ["--engine", engine.value, "--hosts", str(hosts), "--prompts", str(prompts), "--inside", folder]
-        raise typer.Exit(_isolated([sys.executable, "-m", "hicache.testing.hosts", *options]))
+        raise typer.Exit(_isolated([sys.executable, "-m", "hicache.tests.engines.hosts", *options]))
 
 
 def _isolated(command: Sequence[str]) -> int:
     """The exit code of a command in a network of its own. With its first process the system ends all of them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    process = subprocess.Popen([*ISOLATED, *command])  # noqa: S603
+    process = subprocess.Popen([*ISOLATED, *command])
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Cluster: the processes of an engine and of caches on the hosts of a network, and the run that cuts one of them off."""
+"""Cluster: the processes of an engine and of caches on the hosts of a network; its run cuts one of them off."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 
 from hicache.errors import InvariantError
-from hicache.testing.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
-from hicache.testing.hosts.network import Network
-from hicache.testing.hosts.serving import PREFIX, Served
+from hicache.tests.engines.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
+from hicache.tests.engines.hosts.network import Network
+from hicache.tests.engines.hosts.serving import PREFIX, Served
 
 RETURN_S = 90
 """How long a host that was cut off may take until all its prompts hit again."""
@@ -47,7 +47,7 @@ class Cluster:
         self._caches: list[subprocess.Popen[str]] = []
         self._held = ExitStack()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Cluster:  # noqa: PYI034 - 3.10 has no Self
         with self._held:
             places = range(len(self._site.addresses))
             server = self._start(0, self._engine.server(self._site), "engine")
@@ -77,7 +77,7 @@ class Cluster:
         self._network.cut(last)
         say(f"host {last + 1} is cut off")
         cut = self.serve(places)
-        self._network.mend(last)
+        self._network.restore(last)
         say(f"host {last + 1} is connected again")
         after = [self.serve(places)]
         until = time.monotonic() + RETURN_S
@@ -112,12 +112,12 @@ class Cluster:
         content = {"backend": self._engine.backend, "options": options, "prompts": self._prompts}
         settings.write_text(json.dumps(content), encoding="utf-8")
         return self._start(
-            place, [sys.executable, "-m", "hicache.testing.hosts.serving", str(settings)], f"cache{place + 1}"
+            place, [sys.executable, "-m", "hicache.tests.engines.hosts.serving", str(settings)], f"cache{place + 1}"
         )
 
     def _start(self, place: int, command: Sequence[str], name: str) -> subprocess.Popen[str]:
         with self._log_file(name).open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 self._network.on(place, command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if name.startswith("cache") else log,
