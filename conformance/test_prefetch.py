@@ -334,6 +334,27 @@ def test_a_prefetch_evicts_from_the_host(driver: Driver) -> None:
         assert came == len(PROMPT), f"FETCH-4: what is on the host can go, {came} pages came"
 
 
+@clause("FETCH-4", "EVICT-8", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_prefetch_goes_on_without_the_room_above_a_page_that_storage_is_writing(driver: Driver) -> None:
+    with storage_variant(driver) as writer:
+        put_in_storage(writer, *PREFIXES)
+    sizes = capacity_for(driver.config, len(PROMPT) + 1, len(PROMPT) + 2)
+    with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+        put_in_storage(narrow, OTHER[:1])
+        put(narrow, OTHER[:2])
+        narrow.step()
+        narrow.complete_all()
+        pending_job(narrow, StorageKind.STORE)
+        evict_all(narrow)
+        ticket = begin_prefetch(narrow, PROMPT)
+        narrow.step()
+        while narrow.pending(StorageKind.QUERY):
+            complete_job(narrow, StorageKind.QUERY)
+        narrow.drain()
+        room, came = len(PROMPT) - 1, prefetched_pages(narrow, ticket)
+        assert came == room, f"FETCH-4: {room} pages are free, and the parent of a page in use stays: {came} came"
+
+
 @clause("FETCH-1", "FETCH-8", components=(SWA,), page_sizes=[16])
 def test_without_room_for_a_window_a_prefetch_brings_a_prefix_that_is_shorter_than_it(driver: Driver) -> None:
     room = window_pages(driver.config) - 1

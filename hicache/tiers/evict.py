@@ -40,9 +40,13 @@ class HostEvictor:
             victims += 1
         return victims
 
+    def free_pages(self, component: str) -> int:
+        """Pages of a component that are free now."""
+        return self._pools.allocators[component].free_pages
+
     def available(self, component: str) -> int:
-        """Pages of a component that are free, or can be made free."""
-        return self._pools.allocators[component].free_pages + self._tree.by_name[component].host.evictable_pages
+        """Pages of a component that are free, or that no lock keeps; those above a locked page stay with it."""
+        return self.free_pages(component) + self._tree.by_name[component].host.evictable_pages
 
     def allocate(self, pages: Mapping[str, int]) -> Mapping[str, Slots] | None:
         """So many pages of each component; None, with nothing taken, when they cannot be had."""

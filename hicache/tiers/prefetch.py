@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
@@ -319,9 +319,14 @@ class PrefetchManager:
         self, operation: PrefetchOperation, wanted: Mapping[str, int], missing: Mapping[str, int]
     ) -> int:
         """The longest prefix that there is room for. One that is shorter than its window needs all pages of it."""
-        room = {name: wanted[name] - count + self._evictor.available(name) for name, count in missing.items()}
         before: Mapping[str, int] = {Component.FULL: operation.on_host}
-        return min(pages + before.get(name, 0) for name, pages in room.items() if pages < wanted[name])
+
+        def ends(room: Callable[[str], int]) -> list[int]:
+            held = {name: wanted[name] - count + room(name) for name, count in missing.items()}
+            return [pages + before.get(name, 0) for name, pages in held.items() if pages < wanted[name]]
+
+        # If nothing is short, an eviction was in vain: what is above a page in use stays, and only free pages count.
+        return min(ends(self._evictor.available) or ends(self._evictor.free_pages))
 
     def _give_back_beyond(self, operation: PrefetchOperation, wanted: Mapping[str, int]) -> None:
         """Free the pages that a shorter prefix does not need."""
