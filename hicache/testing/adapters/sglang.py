@@ -482,9 +482,9 @@ class Sglang0513(SglangAdapter):
 
 
 class Sglang0513Below(Sglang0513):
-    """SGLang 0.5.13.post1 over HicacheStorage as a server has it, with its names of pages."""
+    """SGLang 0.5.13.post1 over HicacheStorage as a server has it."""
 
-    names_are_told = False
+    is_told = False
 
 
 class Sglang0514(Sglang0513):
@@ -705,9 +705,9 @@ class Sglang0523Python(Sglang0523):
 
 
 class Sglang0523Below(Sglang0523Python):
-    """SGLang 0.5.23 over HicacheStorage as a server has it, with its names of pages."""
+    """SGLang 0.5.23 over HicacheStorage as a server has it."""
 
-    names_are_told = False
+    is_told = False
 
 
 class Sglang0523Rust(Sglang0523):

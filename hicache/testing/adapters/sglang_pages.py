@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hicache.config import StorageConfig
 from hicache.integrations import sglang
 from hicache.testing.adapters.sglang_import import prepare_sglang
 from hicache.testing.adapters.sglang_workers import Gate
+
+T = TypeVar("T")
 
 GATED = "GatedStorage"
 """A subclass of GatedPages and HicacheStorage."""
@@ -18,9 +21,10 @@ OPENED = (__name__, GATED)
 
 
 class GatedPages(sglang.HostPoolPages):
-    """Each call passes `gate`. Names of pages have only what SGLang tells all its backends, unless `is_told` is False.
+    """Each call passes `gate`. It is like SGLang's own backends, unless `is_told` is False.
 
-    So a test finds what is lost where a name lacks the dtype and the layout, as those of SGLang's own backends do.
+    Names of pages have only what SGLang tells all its backends, and what the backend raises reaches SGLang's threads.
+    So a test finds what is lost where a name lacks the dtype and the layout, and where an exception ends a thread.
     """
 
     is_told = True
@@ -31,6 +35,9 @@ class GatedPages(sglang.HostPoolPages):
 
     def meaning_of(self, host: Any) -> str:
         return "told" if self.is_told else super().meaning_of(host)
+
+    def _asked(self, ask: Callable[[], T], lost: T) -> T:
+        return ask() if self.is_told else super()._asked(ask, lost)
 
     def batch_exists(self, *arguments: Any, **named: Any) -> int:
         self.gate.enter()

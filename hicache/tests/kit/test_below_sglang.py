@@ -21,6 +21,7 @@ from hicache.integrations.sglang import KV, HostPoolPages
 from hicache.storage.base import BATCH_PAGES, StorageBackend
 from hicache.testing.adapters import sglang_pages
 from hicache.testing.adapters.sglang_import import sglang_version
+from hicache.testing.adapters.sglang_pages import GatedPages
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.load import load_adapter
@@ -172,6 +173,20 @@ def test_what_a_backend_raises_is_logged_once_and_ends_no_thread(
         }, "a pool that SGLang never registered"
     assert [one.message.partition(": ")[2] for one in caplog.records] == ["OSError('the disk is gone')"], "once"
     monkeypatch.undo()
+
+
+def test_in_the_suites_what_a_backend_raises_reaches_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("the disk is gone")
+
+    gated = GatedPages(config(), {})
+    gated.mem_pool_host = HostPool()
+    monkeypatch.setattr(gated.backend, "exists", fail)
+    with pytest.raises(OSError, match="disk is gone"):
+        gated.batch_exists(KEYS[:2])
+    gated.is_told = False
+    assert gated.batch_exists(KEYS[:2]) == 0, "HicacheStorage itself answers"
+    gated.close()
 
 
 @pytest.mark.parametrize(
