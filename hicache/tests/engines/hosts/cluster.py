@@ -1,4 +1,4 @@
-"""Cluster: the processes of an engine and of caches on the hosts of a network; its run cuts one of them off."""
+"""Cluster: an engine and caches as processes on the hosts of a network, and the run that cuts one host off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hicache.tests.engines.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
 from hicache.tests.engines.hosts.network import Network
 from hicache.tests.engines.hosts.serving import PREFIX, Served
 
-RETURN_S = 90
+RETURN_S = 60
 """How long a host that was cut off may take until all its prompts hit again."""
 
 _START_S = 60
@@ -27,7 +27,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What one host served: before, while and after one host was cut off. `requests`, … are those of all passes."""
+    """What one host served: before, while and after one host was cut off."""
 
     before: Served
     cut: Served
@@ -77,7 +77,7 @@ class Cluster:
         self._network.cut(last)
         say(f"host {last + 1} is cut off")
         cut = self.serve(places)
-        self._network.restore(last)
+        self._network.mend(last)
         say(f"host {last + 1} is connected again")
         after = [self.serve(places)]
         until = time.monotonic() + RETURN_S

@@ -22,6 +22,10 @@ from hicache.types import StopPolicy, Tokens
 PREFIX = 512
 """Tokens of a prompt that can be cached. It has one more, which is always computed."""
 
+ANSWER_S = 90
+"""How long a call of the backend may take. A call of Mooncake waits up to 60 seconds for a node that is cut off, and a
+cache that waits less goes on without its storage, also when the node is back."""
+
 _PAGE, _LAYERS = 64, 4
 _POLL_S = 0.001
 
@@ -107,6 +111,7 @@ def _opened(backend: str, options: dict[str, Any], prompts: int) -> hicache.Unif
         model="hosts@1",
         options=options,
         stop_policy=StopPolicy.WAIT_COMPLETE,
+        answer_timeout_s=ANSWER_S,
         executor=ExecutorKind.THREADED,
     )
     tokens = 2 * prompts * PREFIX
