@@ -77,7 +77,7 @@ class Cluster:
         self._network.cut(last)
         say(f"host {last + 1} is cut off")
         cut = self.serve(places)
-        self._network.mend(last)
+        self._network.restore(last)
         say(f"host {last + 1} is connected again")
         after = [self.serve(places)]
         until = time.monotonic() + RETURN_S

@@ -76,7 +76,7 @@ class Network:
         """Pull the cable of a host."""
         _call("ip", "link", "set", _cable(place), "down")
 
-    def mend(self, place: int) -> None:
+    def restore(self, place: int) -> None:
         """Put the cable of a host back."""
         _call("ip", "link", "set", _cable(place), "up")
 
