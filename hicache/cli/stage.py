@@ -170,8 +170,7 @@ class SuiteStage:
         return [
             *program("pytest", str(suite_folder(self.name)), *_settings()),
             # Every assertion of the suites has a message: to rewrite them would only cost time.
-            # pytest's own style of tracebacks reads the source of each line again, which takes longer than the test.
-            *("-vv", "--color=no", "--assert=plain", "--tb=native", "-n", self._workers(), "--dist", "worksteal"),
+            *("-vv", "--color=no", "--assert=plain", "-n", self._workers(), "--dist", "worksteal"),
             # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
             *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
             *("--max-worker-restart", str(_MAX_RESTARTS)),
