@@ -53,7 +53,7 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(tmp_path: Path, interrupti
 
 def commands_with(text: str) -> list[str]:
     """The commands of all processes that name a text."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)  # noqa: S607
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)  # noqa: S607
     return [line for line in listed.stdout.splitlines() if text in line]
 
 
