@@ -47,7 +47,9 @@ def main(
 
 def _isolated(command: Sequence[str]) -> int:
     """The exit code of a command in a network of its own. With its first process the system ends all of them."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT as well: a shell lets its background jobs, and all that they start, ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     process = subprocess.Popen([*ISOLATED, *command])
     try:
         return process.wait()
