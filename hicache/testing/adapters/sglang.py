@@ -484,7 +484,7 @@ class Sglang0513(SglangAdapter):
 class Sglang0513Below(Sglang0513):
     """SGLang 0.5.13.post1 over HicacheStorage as a server has it."""
 
-    is_told = False
+    is_like_builtin = False
 
 
 class Sglang0514(Sglang0513):
@@ -707,7 +707,7 @@ class Sglang0523Python(Sglang0523):
 class Sglang0523Below(Sglang0523Python):
     """SGLang 0.5.23 over HicacheStorage as a server has it."""
 
-    is_told = False
+    is_like_builtin = False
 
 
 class Sglang0523Rust(Sglang0523):

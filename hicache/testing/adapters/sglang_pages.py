@@ -21,23 +21,23 @@ OPENED = (__name__, GATED)
 
 
 class GatedPages(sglang.HostPoolPages):
-    """Each call passes `gate`. It is like SGLang's own backends, unless `is_told` is False.
+    """Each call passes `gate`. It is like SGLang's own backends, unless `is_like_builtin` is False.
 
     Names of pages have only what SGLang tells all its backends, and what the backend raises reaches SGLang's threads.
     So a test finds what is lost where a name lacks the dtype and the layout, and where an exception ends a thread.
     """
 
-    is_told = True
+    is_like_builtin = True
 
     def __init__(self, *arguments: Any) -> None:
         self.gate = Gate(is_open=True)
         super().__init__(*arguments)
 
     def meaning_of(self, host: Any) -> str:
-        return "told" if self.is_told else super().meaning_of(host)
+        return "told" if self.is_like_builtin else super().meaning_of(host)
 
     def _asked(self, ask: Callable[[], T], lost: T) -> T:
-        return ask() if self.is_told else super()._asked(ask, lost)
+        return ask() if self.is_like_builtin else super()._asked(ask, lost)
 
     def batch_exists(self, *arguments: Any, **named: Any) -> int:
         self.gate.enter()

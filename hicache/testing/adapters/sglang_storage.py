@@ -68,10 +68,10 @@ class SglangTime:
 class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
     """The verbs of storage, over SGLang's `cache`. Without storage they only drive the host tier.
 
-    `is_told`: the storage is like SGLang's own backends, and not as HicacheStorage is; see GatedPages.
+    `is_like_builtin`: the storage is like SGLang's own backends, and not as HicacheStorage is; see GatedPages.
     """
 
-    is_told: ClassVar[bool] = True
+    is_like_builtin: ClassVar[bool] = True
 
     # Differences between the releases.
 
@@ -144,7 +144,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
         """Add the gate to the attached backend, and set the limit that SGLang would derive from its pools."""
         self.threads = StorageThreads(self._controller, Gate(is_open=self._is_threaded))
         self._controller.storage_backend.gate = self.threads.gate
-        self._controller.storage_backend.is_told = self.is_told
+        self._controller.storage_backend.is_like_builtin = self.is_like_builtin
         self._controller.prefetch_capacity_limit = self._tier.limit_tokens
         self._pages = self._controller.storage_backend
 

@@ -1,4 +1,4 @@
-"""The libraries of ranks, imported without a search for garbage: the fork server imports this module first."""
+"""The libraries of ranks, imported without garbage collection: the fork server imports this module first."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -51,6 +52,8 @@ def _redis_benchmark(*further: str) -> Callable[[EngineSettings, int, int], tupl
     """The rates of redis-benchmark over one connection to each server, with as many commands under way as values."""
 
     def measured(settings: EngineSettings, value_bytes: int, values: int) -> tuple[float, float]:
+        if shutil.which("redis-benchmark") is None:
+            raise InvariantError("redis-benchmark is not installed; the package redis-tools has it")
         command = ["redis-benchmark", "-h", HOST, "-p", str(settings.port), "-c", str(len(settings.ports)), "--csv"]
         command += ["-t", "set,get", "-d", str(value_bytes), "-r", str(values), "-P", str(values), *further]
         command += ["-n", str(BENCHMARK_TURNS * values)]
@@ -223,13 +226,14 @@ LEASE_MS = 100
 NODE = """
 import signal, sys
 from mooncake.store import MooncakeDistributedStore
+address, master, size = sys.argv[1:]
 store = MooncakeDistributedStore()
-code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, "tcp", "", "127.0.0.1:" + sys.argv[1])
+code = store.setup(address, "P2PHANDSHAKE", int(size), 0, "tcp", "", master)
 assert code == 0, f"the node cannot be set up: code {code}"
 while True:
     signal.pause()
 """
-"""A program that lends memory to the master at a port of loopback: `python -c NODE PORT BYTES`."""
+"""A program that lends memory of a host to a master: `python -c NODE ADDRESS MASTER BYTES`, MASTER as `HOST:PORT`."""
 
 NODE_BYTES = 1 << 30
 
@@ -253,7 +257,8 @@ def _mooncake_options(settings: EngineSettings) -> dict[str, Any]:
 
 
 def _mooncake_node(settings: EngineSettings) -> list[str]:
-    return [sys.executable, "-c", NODE, str(settings.port), str(settings.capacity_bytes or NODE_BYTES)]
+    size = settings.capacity_bytes or NODE_BYTES
+    return [sys.executable, "-c", NODE, HOST, f"{HOST}:{settings.port}", str(size)]
 
 
 def _has_node(settings: EngineSettings) -> bool:

@@ -26,7 +26,7 @@ def main(
 ) -> None:
     """Run `hicache verify-storage` on a process of each engine. Exit code 1: a test failed, or none is installed."""
     failed, verified = False, False
-    for engine in _named(names or list(ENGINES)):
+    for engine in named(names):
         if engine.missing:
             typer.echo(f"{engine.name}: skipped, {engine.missing}")
             continue
@@ -39,10 +39,11 @@ def main(
     raise typer.Exit(int(failed or not verified))
 
 
-def _named(names: list[str]) -> list[Engine]:
-    if unknown := [name for name in names if name not in ENGINES]:
+def named(names: list[str] | None) -> list[Engine]:
+    """The engines with these names, or all. Usage error for an unknown name."""
+    if unknown := [name for name in names or () if name not in ENGINES]:
         raise typer.BadParameter(f"{unknown[0]} is no engine; known: {' '.join(ENGINES)}")
-    return [ENGINES[name] for name in names]
+    return [ENGINES[name] for name in names or ENGINES]
 
 
 def _verified(engine: Engine, options: list[str]) -> int:

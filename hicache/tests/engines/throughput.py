@@ -12,8 +12,8 @@ import typer
 
 from hicache.storage.registry import open_backend
 from hicache.testing.storage.engine import Engine, EngineProcess
-from hicache.testing.storage.engines import ENGINES
 from hicache.testing.storage.throughput import Throughput, measure_backend, pages_of_batch
+from hicache.tests.engines.__main__ import named
 
 SIZES = (64 << 10, 1 << 20)
 
@@ -32,14 +32,14 @@ def main(
 ) -> None:
     """Print a table: GB/s, and shares of what the machine and the engine's own client do in the same run."""
     typer.echo(_line(HEAD) + "\n" + _line(["---"] * len(HEAD)))
-    for name in names or ENGINES:
-        engine = ENGINES[name]
+    for engine in named(names):
         if engine.missing:
-            typer.echo(f"{name}: skipped, {engine.missing}", err=True)
+            typer.echo(f"{engine.name}: skipped, {engine.missing}", err=True)
             continue
         for page_bytes in SIZES:
             with TemporaryDirectory(prefix="hicache-engine-") as folder:
-                typer.echo(_line([name, f"{page_bytes >> 10} KiB", *_row(engine, Path(folder), page_bytes, options)]))
+                row = _row(engine, Path(folder), page_bytes, options)
+                typer.echo(_line([engine.name, f"{page_bytes >> 10} KiB", *row]))
 
 
 def _row(engine: Engine, folder: Path, page_bytes: int, options: str) -> list[str]:

@@ -184,7 +184,7 @@ def test_in_the_suites_what_a_backend_raises_reaches_sglang(monkeypatch: pytest.
     monkeypatch.setattr(gated.backend, "exists", fail)
     with pytest.raises(OSError, match="disk is gone"):
         gated.batch_exists(KEYS[:2])
-    gated.is_told = False
+    gated.is_like_builtin = False
     assert gated.batch_exists(KEYS[:2]) == 0, "HicacheStorage itself answers"
     gated.close()
 

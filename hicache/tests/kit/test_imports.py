@@ -1,4 +1,4 @@
-"""Tests of imports without a search for garbage."""
+"""Tests of imports without garbage collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.testing.imports import MANY_MODULES, without_collection
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of modules that the test may add, and the search for garbage as it was."""
+    """Names of modules that the test may add, and garbage collection as it was."""
     found = [f"hicache_imported_{number}" for number in range(MANY_MODULES)]
     for name in found:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -32,24 +32,24 @@ def _import(name: str) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_search_is_off_only_meanwhile(names: list[str], is_on: bool) -> None:
-    """Also after an import that fails the search is as it was."""
+def test_collection_is_disabled_only_meanwhile(names: list[str], is_on: bool) -> None:
+    """Also after an import that fails it is as it was."""
     (gc.enable if is_on else gc.disable)()
     with pytest.raises(ImportError, match=names[0]):
         _import(names[0])
     assert gc.isenabled() is is_on
 
 
-def test_what_many_modules_made_is_left_out_of_later_searches(names: list[str]) -> None:
-    """They are no part of a generation that is searched."""
+def test_what_many_modules_created_is_frozen(names: list[str]) -> None:
+    """Later collections leave it out."""
     before = gc.get_freeze_count()
     with without_collection():
         sys.modules.update({name: ModuleType(name) for name in names})
     assert gc.get_freeze_count() - before >= MANY_MODULES
 
 
-def test_what_few_modules_made_is_not(names: list[str]) -> None:
-    """Each import of an adapter would otherwise keep the garbage of its time for ever."""
+def test_what_few_modules_created_is_not_frozen(names: list[str]) -> None:
+    """Each import of an adapter would otherwise freeze the garbage of its time."""
     before = gc.get_freeze_count()
     with without_collection():
         sys.modules.update({name: ModuleType(name) for name in names[1:]})

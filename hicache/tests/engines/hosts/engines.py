@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from hicache.testing.storage.engines import BUCKET, ENGINES
+from hicache.testing.storage.engines import BUCKET, ENGINES, NODE
 
 TIMEOUT_S = 2
 """The longest wait of a backend for its engine."""
@@ -97,17 +97,6 @@ def _redis_answers(site: Site) -> bool:
 
 # Mooncake Store: the master on the first host, and memory of each other one.
 
-_NODE = """
-import signal, sys
-from mooncake.store import MooncakeDistributedStore
-address, master, size = sys.argv[1:]
-store = MooncakeDistributedStore()
-code = store.setup(address, "P2PHANDSHAKE", int(size), 0, "tcp", "", master)
-assert code == 0, f"the node cannot be set up: code {code}"
-while True:
-    signal.pause()
-"""
-
 
 def _mooncake_server(site: Site) -> list[str]:
     listen = {"rpc_address": site.first, "rpc_port": 50051, "metrics_host": site.first, "metrics_port": 9003}
@@ -118,7 +107,7 @@ def _mooncake_server(site: Site) -> list[str]:
 def _mooncake_node(site: Site, place: int) -> list[str]:
     if place == 0:
         return []
-    return [sys.executable, "-c", _NODE, site.addresses[place], f"{site.first}:50051", str(_NODE_BYTES)]
+    return [sys.executable, "-c", NODE, site.addresses[place], f"{site.first}:50051", str(_NODE_BYTES)]
 
 
 def _mooncake_options(site: Site, place: int) -> dict[str, Any]:
