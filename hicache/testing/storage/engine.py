@@ -182,31 +182,38 @@ class EngineProcess:
     def pause(self, *numbers: int) -> None:
         """Stop processes with SIGSTOP: the system accepts connections for them, and nothing is answered."""
         for number in numbers or self.numbers:
-            os.kill(self._running(number).pid, signal.SIGSTOP)
-            # The signal returns before all threads have stopped.
-            os.waitid(os.P_PID, self._running(number).pid, os.WSTOPPED)
+            _stop(self._running(number))
 
     def resume(self, *numbers: int) -> None:
         """Continue processes after `pause`."""
         for number in numbers or self.numbers:
             os.kill(self._running(number).pid, signal.SIGCONT)
 
-    def close(self) -> None:
-        """End the processes. A second call has no effect."""
-        self.kill()
+    def kill_node(self) -> None:
+        """End the process that keeps the objects, if the engine has one. A second call has no effect."""
         node, self._node = self._node, None
         _end(node)
 
-    @property
-    def node_pid(self) -> int:
-        """The number of the second process of the engine."""
+    def pause_node(self) -> None:
+        """Stop the process that keeps the objects with SIGSTOP."""
         assert self._node is not None, f"{self.engine.name} has no second process"
-        return self._node.pid
+        _stop(self._node)
+
+    def close(self) -> None:
+        """End the processes. A second call has no effect."""
+        self.kill()
+        self.kill_node()
 
     def _running(self, number: int) -> subprocess.Popen[bytes]:
         process = self._processes[number]
         assert process is not None, f"process {number} of {self.engine.name} is not running"
         return process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+    # The signal returns before all threads have stopped.
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -120,15 +118,15 @@ def test_a_full_store_evicts_and_takes_new_pages_soon(start: Start, open_on: Ope
     assert stats.removed > 0, f"STORE-8: what was evicted is counted, got {stats}"
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+@pytest.mark.parametrize("fails", ["kill_node", "pause_node"])
 def test_pages_on_a_node_that_is_gone_are_misses(
-    process: EngineProcess, open_on: Open, monkeypatch: pytest.MonkeyPatch, signal_number: signal.Signals
+    process: EngineProcess, open_on: Open, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     for limit in ("MC_TCP_STATUS_TIMEOUT_SEC", "MC_TCP_PROGRESS_TIMEOUT_SEC"):
         monkeypatch.setenv(limit, "1")
     backend = open_on(process, timeout_s=1, retry_s=0)
     kept(backend)
-    os.kill(process.node_pid, signal_number)
+    getattr(process, fails)()
     assert read(backend) == [False] * len(KEYS), "STORE-3: no page can be read, though the master has their names"
     misses = backend.stats().misses
     assert sum(misses.values()) == len(KEYS), f"STORE-3: a miss each, got {misses}"
@@ -141,7 +139,7 @@ def test_pages_on_a_node_that_is_gone_are_misses(
 
 
 def test_memory_that_an_instance_lends_is_there_until_it_is_closed(process: EngineProcess, open_on: Open) -> None:
-    os.kill(process.node_pid, signal.SIGKILL)
+    process.kill_node()
     lending = open_on(process, segment_bytes=64 << 20)
     other = open_on(process)
     until(lambda: all(kept(other)), "the pages go to the memory of the other instance")

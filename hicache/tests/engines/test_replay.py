@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.storage.base import StorageBackend
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, StorageSettings, replay
 from hicache.testing.replay.configuration import NEVER
@@ -17,12 +18,31 @@ from hicache.testing.traces import SHIPPED_TRACE, Trace
 from hicache.types import StopPolicy, Tier
 
 from .conftest import Start
+from .test_faults import KEYS, until
 
 GONE, BACK = 60, 110
 """After how many of the 200 requests the engine fails, and goes on."""
 
 IN_FLIGHT = 10
 """The requests whose prefetches may have begun before the engine failed."""
+
+
+class Replayed(ReferenceAdapter):
+    """The reference, which can wait until its backend has found an engine again. `newest`: the one opened last."""
+
+    newest: ClassVar[Replayed]
+
+    def _open_backend(self, scope: str) -> StorageBackend:
+        Replayed.newest = self
+        self.backend = super()._open_backend(scope)
+        return self.backend
+
+    def is_answered(self) -> bool:
+        """Whether the engine answers the backend. During a pause it is not asked."""
+        self.backend.has(KEYS[:1])
+        breaker = self.backend.breaker()
+        assert breaker is not None, "a backend on an engine has a breaker"
+        return not breaker.is_open
 
 
 def settings(backend: str, options: dict[str, Any], config: Path) -> ReplaySettings:
@@ -56,11 +76,18 @@ def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
     start: Start, tmp_path: Path, fails: str, goes_on: str
 ) -> None:
     process = start()
-    acts = {GONE: getattr(process, fails), BACK: getattr(process, goes_on)}
+
+    def come_back() -> None:
+        # Without this wait, what began before could fail later, and the new pause last until the end of the trace.
+        Replayed.newest.drain()
+        getattr(process, goes_on)()
+        until(Replayed.newest.is_answered, "the backend finds the engine again")
+
+    acts = {GONE: getattr(process, fails), BACK: come_back}
     options = {**process.options, "timeout_s": process.engine.timeout_s, "retry_s": 0.01}
     outcome = replay(
         Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
-        ReferenceAdapter,
+        Replayed,
         settings(process.engine.backend, options, tmp_path / "options.json"),
         lambda number, _: acts.get(number, lambda: None)(),
     )

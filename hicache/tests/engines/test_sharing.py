@@ -31,6 +31,9 @@ PREFIX = (1, 2, 3)
 
 PROCESSES, ROUNDS = 8, 12
 
+PATIENT = {"timeout_s": 60}
+"""Options with which eight processes wait for an engine that has one core or less."""
+
 COMPONENTS = ["full", "full+swa", "full+mamba", "full+swa+mamba"]
 
 Options = Mapping[str, Any]
@@ -145,8 +148,9 @@ def run(process: EngineProcess, entry: Callable[..., Soak]) -> list[Soak]:
     """The results of the processes, which run side by side."""
     server = get_context("forkserver")
     server.set_forkserver_preload([__name__])  # imported once, and not by each process
+    options = process.options | PATIENT
     with ProcessPoolExecutor(PROCESSES, mp_context=server) as pool:
-        tasks = [pool.submit(entry, process.engine.backend, dict(process.options), seed) for seed in range(PROCESSES)]
+        tasks = [pool.submit(entry, process.engine.backend, options, seed) for seed in range(PROCESSES)]
         return [task.result() for task in tasks]
 
 
