@@ -71,9 +71,11 @@ def storage_hits(outcome: ReplayOutcome, begin: int, end: int) -> int:
     return sum(window.hit_tokens[Tier.STORAGE] for window, first, last in spans if begin <= first and last <= end)
 
 
-@pytest.mark.parametrize(("fails", "goes_on"), [("kill", "start"), ("pause", "resume")], ids=["killed", "paused"])
+@pytest.mark.parametrize(
+    ("fails", "goes_on", "timeout_s"), [("kill", "start", 60), ("pause", "resume", 5)], ids=["killed", "paused"]
+)
 def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
-    start: Start, tmp_path: Path, fails: str, goes_on: str
+    start: Start, tmp_path: Path, fails: str, goes_on: str, timeout_s: int
 ) -> None:
     process = start()
 
@@ -84,7 +86,7 @@ def test_a_replay_goes_on_without_an_engine_and_hits_again_when_it_is_back(
         until(Replayed.newest.is_answered, "the backend finds the engine again")
 
     acts = {GONE: getattr(process, fails), BACK: come_back}
-    options = {**process.options, "timeout_s": process.engine.timeout_s, "retry_s": 0.01}
+    options = {**process.options, "timeout_s": timeout_s, "retry_s": 0.01}
     outcome = replay(
         Trace(SHIPPED_TRACE, skip_bad=False, limit=None),
         Replayed,
