@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +32,7 @@ def main(
     options: Annotated[str, typer.Option(help="Further options of the backends, as JSON.")] = "{}",
 ) -> None:
     """Print a table: GB/s, and shares of what the machine and the engine's own client do in the same run."""
-    typer.echo(_line(HEAD) + "\n" + _line(["---"] * len(HEAD)))
+    typer.echo(line(HEAD) + "\n" + line(["---"] * len(HEAD)))
     for engine in named(names):
         if engine.missing:
             typer.echo(f"{engine.name}: skipped, {engine.missing}", err=True)
@@ -39,7 +40,7 @@ def main(
         for page_bytes in SIZES:
             with TemporaryDirectory(prefix="hicache-engine-") as folder:
                 row = _row(engine, Path(folder), page_bytes, options)
-                typer.echo(_line([engine.name, f"{page_bytes >> 10} KiB", *row]))
+                typer.echo(line([engine.name, f"{page_bytes >> 10} KiB", *row]))
 
 
 def _row(engine: Engine, folder: Path, page_bytes: int, options: str) -> list[str]:
@@ -62,7 +63,8 @@ def _row(engine: Engine, folder: Path, page_bytes: int, options: str) -> list[st
     return [f"{one:.2f}" for one in (wrote / 1e9, read / 1e9, *shares, *(one / 1e9 for one in own), *own_shares)]
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
