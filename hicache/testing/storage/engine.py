@@ -74,7 +74,8 @@ class Engine:
     password refuses. `in_turn`: options with which a backend sends one request at a time, and none again. `lacks`: what
     it does not have, by the name of the feature, with the reason in words. `timeout_s`: a short time in which it
     answers also on a busy machine. `known_failures`: the file of those of the backend on it, or None. `benchmark`: the
-    bytes that the engine's own client stores and reads in a second, in values of a size of which there is a number.
+    bytes that the engine's own client stores and reads in a second, given the size of a value and how many are under
+    way at a time.
     """
 
     name: str

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 from hicache.errors import InvariantError
 from hicache.testing.storage.engine import HOST, START_S, STOP_S, Engine, EngineSettings
+from hicache.testing.storage.transfer_benchmark import transfer_rates
 
 _POLL_S = 0.05
 
@@ -281,6 +282,7 @@ _MOONCAKE = Engine(
     options=_mooncake_options,
     is_ready=_has_node,
     node=_mooncake_node,
+    benchmark=transfer_rates,
     lacks={
         "password": "Mooncake has no passwords",
         "a full state": "Mooncake evicts in a thread of its own, and refuses pages until that has made room",
