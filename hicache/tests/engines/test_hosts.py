@@ -13,7 +13,8 @@ import pytest
 from hicache.tests.engines.hosts.__main__ import INTERRUPTED, NOT_PERMITTED
 from hicache.tests.engines.hosts.cluster import Passes, complaints
 from hicache.tests.engines.hosts.engines import ON_HOSTS
-from hicache.tests.engines.hosts.serving import PREFIX, Served
+from hicache.tests.engines.hosts.serving import PREFIX
+from hicache.tests.engines.server import Served
 
 LIMIT_S = 400
 
@@ -58,10 +59,10 @@ def commands_with(text: str) -> list[str]:
 
 
 def test_a_run_that_finds_wrong_bytes_or_no_hits_says_so() -> None:
-    right, missed = Served(1, PREFIX, 0.01, 100, 0), Served(1, 0, 0.01, 0, 0)
+    right, missed = Served(storage_tokens=PREFIX), Served(storage_tokens=0)
     sound = [Passes(right, right, [right]), Passes(right, missed, [missed, right])]
     assert complaints(sound, 1) == [], "host 2 is cut off and hits again"
-    wrong = Served(1, PREFIX, 2.5, 100, 3)
+    wrong = Served(storage_tokens=PREFIX, longest_s=2.5, wrong_bytes=3)
     found = complaints([Passes(wrong, right, [right]), Passes(missed, right, [missed])], 1)
     expected = ["host 1 read 3", "host 1 waited 2.5", "host 2 read 0", "host 2 read 512", "host 2 read 0"]
     assert len(found) == len(expected), f"got {found}"

@@ -15,7 +15,8 @@ from types import TracebackType
 from hicache.errors import InvariantError
 from hicache.tests.engines.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
 from hicache.tests.engines.hosts.network import Network
-from hicache.tests.engines.hosts.serving import PREFIX, Served
+from hicache.tests.engines.hosts.serving import PREFIX
+from hicache.tests.engines.server import Served
 
 RETURN_S = 60
 """How long a host that was cut off may take until all its prompts hit again."""
@@ -139,8 +140,8 @@ def complaints(hosts: Sequence[Passes], prompts: int) -> list[str]:
     found = []
     for number, host in enumerate(hosts, start=1):
         expected, is_cut = prompts * PREFIX, number == len(hosts)
-        if wrong := sum(one.wrong_tokens for one in host.all):
-            found.append(f"host {number} read {wrong} tokens with other bytes than those that were computed")
+        if wrong := sum(one.wrong_bytes for one in host.all):
+            found.append(f"host {number} read {wrong} bytes other than those that were computed")
         if (came := host.before.storage_tokens) != expected:
             found.append(f"host {number} read {came} of {expected} tokens from storage before one was cut off")
         if is_cut and host.cut.storage_tokens:
