@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,9 @@ class Engine:
 
     @property
     def missing(self) -> str:
-        """Why the engine cannot be started, in words; empty if it can."""
+        """Why the engine cannot be started and used, in words; empty if it can."""
+        if find_spec(self.library) is None:
+            return f"{self.library} is not installed: pip install 'hicache[{self.backend}]'"
         return "" if self.path else f"{self.program} is not installed; the package {self.package} has it"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,12 @@ Start = Callable[..., EngineProcess]
 Open = Callable[..., StorageBackend]
 
 
-def without(engine: Engine) -> str:
-    """Why the backends of an engine cannot be tested here, in words; empty if they can."""
-    if find_spec(engine.library) is None:
-        return f"{engine.library} is not installed: pip install 'hicache[{engine.backend}]'"
-    return engine.missing
-
-
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine. The test is skipped where it cannot be started."""
     found = ENGINES[request.param]
-    if reason := without(found):
-        pytest.skip(reason)
+    if found.missing:
+        pytest.skip(found.missing)
     return found
 
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,8 +215,8 @@ def options_of(backend: str, folder: Path) -> Generator[tuple[str, Mapping[str, 
         yield backend, {"root": str(folder), **({"capacity_slots": 1_000} if backend == "slotfile" else {})}
         return
     engine = ENGINES[backend]
-    if reason := engine.missing or ("" if find_spec(engine.library) else f"{engine.library} is not installed"):
-        pytest.skip(reason)
+    if engine.missing:
+        pytest.skip(engine.missing)
     with closing(EngineProcess(engine, folder)) as process:
         yield engine.backend, process.options
 

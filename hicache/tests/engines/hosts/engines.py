@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -48,13 +47,6 @@ class EngineOnHosts:
     is_ready: Callable[[Site], bool]
     missing: Callable[[], str]
     node: Callable[[Site, int], list[str]] = lambda _site, _place: []
-
-
-def _missing(name: str) -> str:
-    engine = ENGINES[name]
-    if find_spec(engine.library) is None:
-        return f"{engine.library} is not installed: pip install 'hicache[{engine.backend}]'"
-    return engine.missing
 
 
 def _program(name: str) -> str:
@@ -160,7 +152,7 @@ ON_HOSTS: Mapping[str, EngineOnHosts] = {
         server=_redis_server,
         options=_redis_options,
         is_ready=_redis_answers,
-        missing=lambda: _missing("redis"),
+        missing=lambda: ENGINES["redis"].missing,
     ),
     "mooncake": EngineOnHosts(
         backend="mooncake",
@@ -168,7 +160,7 @@ ON_HOSTS: Mapping[str, EngineOnHosts] = {
         node=_mooncake_node,
         options=_mooncake_options,
         is_ready=_mooncake_has_nodes,
-        missing=lambda: _missing("mooncake"),
+        missing=lambda: ENGINES["mooncake"].missing,
     ),
     "hf3fs": EngineOnHosts(
         backend="hf3fs",
@@ -183,7 +175,7 @@ ON_HOSTS: Mapping[str, EngineOnHosts] = {
         options=_objects_options,
         # Makes the bucket.
         is_ready=lambda site: _reply(f"http://{site.first}:5000/{BUCKET}", "PUT") is not None,
-        missing=lambda: _missing("moto"),
+        missing=lambda: ENGINES["moto"].missing,
     ),
 }
 """The engines by name."""
