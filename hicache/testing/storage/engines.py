@@ -147,6 +147,7 @@ _REDIS_CLUSTER = replace(
 BUCKET = "pages"
 _ANYTHING = "anything"
 """A key that moto takes where it asks for none."""
+_NO_LIMIT = "the memory of moto has no limit"
 
 
 def _moto_options(settings: EngineSettings) -> dict[str, Any]:
@@ -205,7 +206,7 @@ _MOTO = Engine(
         "another secret": {"secret_access_key": "not-the-password"},
     },
     in_turn={"connections": 1, "retries": 0},
-    lacks={"a full state": "the memory of moto has no limit"},
+    lacks={"a full state": _NO_LIMIT, "eviction": _NO_LIMIT},
     timeout_s=1,
 )
 

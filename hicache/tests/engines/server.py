@@ -52,8 +52,10 @@ class Server:
     def serve(self, prompt: Tokens) -> None:
         """Serve a prompt of whole pages and one more token, which is always computed: int32 [n * PAGE + 1]."""
         self._prefetch(prompt)
-        request = self._timed(self._requests.admit, prompt)
-        assert request is not None, "there are slots for one prompt"
+        while (request := self._timed(self._requests.admit, prompt)) is None:
+            # What is copied to the host still has its slots.
+            assert not self._cache.is_idle, "there are slots for one prompt once nothing is under way"
+            self._step()
         self.served.device_tokens += request.shared_tokens
         self.served.host_tokens += request.loading_tokens
         while not self._timed(self._requests.resume, request):
