@@ -8,6 +8,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PYENV := $(or $(shell pyenv root 2>/dev/null),$(HOME)/.pyenv)
 export TOX_DISCOVER ?= $(lastword $(wildcard $(PYENV)/versions/3.10.*/bin/python3.10))
 
+# A run starts many processes, and without bytecode each of them compiles the suites. Images of containers often set this.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: verify test clean
 
 verify: .venv/kit
