@@ -17,6 +17,7 @@ from hicache.storage.registry import open_backend
 from hicache.testing.storage.engine import Engine, EngineProcess
 from hicache.tests.engines.server import Served
 from hicache.tests.engines.soak.worker import SCOPE, Report, Work
+from hicache.tests.engines.throughput import line
 
 EVICTION_S = 10
 """How long an engine that evicts in a thread of its own may take until it has."""
@@ -95,7 +96,7 @@ def complaints(outcome: Outcome) -> list[str]:
 def table(outcome: Outcome) -> str:
     """A row for each process, and the evictions of the engine."""
     rows = [[str(number), *_cells(report)] for number, report in enumerate(outcome.reports, start=1)]
-    lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
+    lines = [line(cells) for cells in (HEAD, ["---"] * len(HEAD), *rows)]
     evictions = f"{outcome.evictions:,} objects evicted" if outcome.soak.may_evict else "never evicts"
     return "\n".join([*lines, "", f"{outcome.soak.engine.name}: {evictions}"])
 
