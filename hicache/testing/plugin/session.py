@@ -463,8 +463,9 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 def record_of(
     config: pytest.Config, started: datetime, executions: Sequence[Execution], subjects: Collection[str] = ("",)
 ) -> RunRecord:
-    """The record of a finished run. `started`: in UTC. `subjects`: as in the tags of its tests."""
-    implementation, profile, capabilities = _subject(config) if "" in subjects else _own_subject(sorted(subjects))
+    """The record of a finished run. `started`: in UTC. `subjects`: as in the tags of its tests, if there are any."""
+    is_of_run = not subjects or "" in subjects
+    implementation, profile, capabilities = _subject(config) if is_of_run else _own_subject(sorted(subjects))
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,

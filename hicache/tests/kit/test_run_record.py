@@ -253,6 +253,13 @@ def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:
     assert {"python", "platform", "pytest", "hicache"} <= set(record.environment), f"got {record.environment}"
 
 
+def test_the_record_of_no_test_is_of_the_same_implementation(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    record = run_recorded(pytester, "-k", "KEY-1 and not test_a")
+    assert not record.executions, f"no test is selected, got {record.executions}"
+    assert record.implementation == FLAT_CACHE, f"expected that of the other suites, got {record.implementation!r}"
+
+
 def test_the_report_is_written(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
     run(pytester, "--hicache-report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
