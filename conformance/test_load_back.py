@@ -596,3 +596,19 @@ def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(
     assert ready(driver, long.ticket)[Pool.KV] == complete(driver)[Pool.KV], f"HOST-6: all of {longer} has moved"
     take(driver, short)
     take(driver, long)
+
+
+@clause("HOST-6", "FLOW-6", "FLOW-3")
+def test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed(driver: Driver) -> None:
+    longer = (*PAGES, 3)
+    put_on_host(driver, PAGES, longer)
+    short, long = start_load(driver, PAGES), start_load(driver, longer)
+    older, younger = driver.pending()
+    driver.fail(older.ticket, parts_done=0)
+    driver.step()
+    driver.advance(younger.ticket)
+    found = ready(driver, long.ticket)[Pool.KV]
+    assert not found, f"HOST-6: {PAGES} has failed, which {longer} needs too: expected no layer of KV, ready is {found}"
+    driver.drain()
+    delivered = [driver.claim(load.ticket) is not None for load in (short, long)]
+    assert not any(delivered), f"FLOW-6: what both need has failed, yet {delivered} was delivered"

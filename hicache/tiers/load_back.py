@@ -165,10 +165,9 @@ class LoadBackManager:
         Raises ReceiptError for a ticket that was claimed or abandoned.
         """
         self._require_open(ticket)
-        return min(
-            layers if transfer.phase.has_ended else self._controller.layers_done(transfer)
-            for transfer in ticket.transfers
-        )
+        if ticket.phase.has_ended:
+            return layers
+        return min(self._layers_of(transfer, layers) for transfer in ticket.transfers)
 
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
         """Return when a layer of the stack has arrived, or the load-back has ended. Whether it may be read.
@@ -288,6 +287,12 @@ class LoadBackManager:
             self._pools.pair(moves[Component.FULL].device, moves[Component.SWA].device)
         self._controller.enqueue(transfer)
         return transfer
+
+    def _layers_of(self, transfer: Transfer, layers: int) -> int:
+        """How many layers of a transfer may be read: none of one that has failed, as its pages are free again."""
+        if transfer.phase.has_ended:
+            return layers if transfer.phase is TransferPhase.DONE else 0
+        return self._controller.layers_done(transfer)
 
     def _pages_past(self, node: Node, anchor_end: int) -> Slots:
         """The FULL pages from the device anchor to the node's end, also those that have not arrived."""

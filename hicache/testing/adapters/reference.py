@@ -377,10 +377,10 @@ class ReferenceAdapter(CacheAdapter):
         return all(raw.is_pinned() for raw in self._host.pools.buffers[pool].raw)
 
     def layer_ready(self, ticket: LoadBackTicket, pool: str, layer: int) -> bool:
-        is_partner = pool == Pool.SWA and not self.cache.load_phase(ticket).has_ended
-        if is_partner and not self._host.load_backs.has_partners(ticket):
+        if self.stack_layer(pool, layer) >= self.cache.layers_done(ticket):
             return False
-        return self.stack_layer(pool, layer) < self.cache.layers_done(ticket)
+        is_partner = pool == Pool.SWA and not self.cache.load_phase(ticket).has_ended
+        return not is_partner or self._host.load_backs.has_partners(ticket)
 
     def wait_layer(self, ticket: LoadBackTicket, pool: str, layer: int) -> None:
         self.cache.wait_layer(ticket, self.stack_layer(pool, layer))
