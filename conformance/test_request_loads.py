@@ -263,6 +263,18 @@ def test_what_a_request_computed_while_it_loaded_stays(driver: Driver) -> None:
     require_all_evictable(driver, "a request finished that was computed while it loaded")
 
 
+@clause("REQ-7", "HOST-6", needs=EARLY)
+def test_a_second_wait_leaves_what_was_computed_meanwhile(driver: Driver) -> None:
+    admission = admit_waiting(driver)
+    driver.step()
+    wait_for_layers(driver, admission)
+    driver.compute_early(admission.request)
+    wait_for_layers(driver, admission)
+    driver.drain()
+    assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended"
+    driver.finish(admission.request)
+
+
 @clause("REQ-7", "FLOW-3", needs=EARLY, executors=STEPPED)
 @pytest.mark.parametrize("layers", [0, 1])
 def test_a_request_is_computed_again_after_its_load_failed(driver: Driver, layers: int) -> None:

@@ -406,7 +406,9 @@ class Driver:
             read = partial(self.contents.verify_layer, pool, running.computed(), slots)
             _read_ready(read, layer, TransferPhase.RUNNING)
         elif can_read and running.state is not None:
-            read = partial(self.contents.verify_state_layer, pool, running.computed(), running.state)
+            # What was computed meanwhile has moved the state on, and a second wait brings nothing back.
+            reached = running.key if running.is_early else running.computed()
+            read = partial(self.contents.verify_state_layer, pool, reached, running.state)
             _read_ready(read, layer, TransferPhase.RUNNING)
         self.verb_done()
         return can_read
