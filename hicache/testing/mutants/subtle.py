@@ -363,6 +363,31 @@ class WaitsForTheFirst(OtherParts):
     parts = ((hicache.cache, "LoadBackManager", _WaitsForTheFirst),)
 
 
+class _CountsFailedLayers(LoadBackManager):
+    def _layers_of(self, transfer: Transfer, layers: int) -> int:
+        return layers if transfer.phase.has_ended else super()._layers_of(transfer, layers)
+
+
+class CountsFailedLayers(OtherParts):
+    """Says that each layer has arrived of a transfer that has failed, to the other load-backs that wait for it."""
+
+    parts = ((hicache.cache, "LoadBackManager", _CountsFailedLayers),)
+
+
+class _CopiesStatesAgain(RequestManager):
+    def wait_layer(self, request: Request, layer: int) -> bool:
+        request.layers_read = 0
+        return super().wait_layer(request, layer)
+
+
+class CopiesStatesAgain(ReferenceAdapter):
+    """Each wait for a layer copies the state that was loaded once more, over what was computed from it."""
+
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        super().__init__(config, groups)
+        self._requests = _CopiesStatesAgain(self.cache)
+
+
 class _WaitsForNoLayer(StepExecutor[JobT]):
     def wait_layer(self, number: int, layer: int) -> bool:
         return True
@@ -721,6 +746,22 @@ ROWS = (
         clauses=("REQ-7", "HOST-6"),
         adapter=BringsNoState,
         test=f"{REQUEST_LOADS}test_a_request_reads_each_layer_that_it_waited_for",
+        told="HOST-6",
+    ),
+    Row(
+        slug="layers-of-a-failed-transfer",
+        source="ours",
+        clauses=("HOST-6", "FLOW-6"),
+        adapter=CountsFailedLayers,
+        test=f"{LOAD}test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed",
+        told="HOST-6",
+    ),
+    Row(
+        slug="a-loaded-state-copied-again",
+        source="ours",
+        clauses=("REQ-7", "HOST-6"),
+        adapter=CopiesStatesAgain,
+        test=f"{REQUEST_LOADS}test_a_second_wait_leaves_what_was_computed_meanwhile",
         told="HOST-6",
     ),
     Row(
