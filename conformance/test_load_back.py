@@ -612,3 +612,27 @@ def test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed(driver: Dri
     driver.drain()
     delivered = [driver.claim(load.ticket) is not None for load in (short, long)]
     assert not any(delivered), f"FLOW-6: what both need has failed, yet {delivered} was delivered"
+
+
+@clause("HOST-6", "FLOW-10", needs=LOOKING, components=(SWA,), executors=STEPPED)
+@pytest.mark.parametrize("ends", ["claimed", "abandoned", "reset"])
+def test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed(driver: Driver, ends: str) -> None:
+    """An insert gave the node slots without SWA data while it was loaded. The window is that of both."""
+    put_on_host(driver, PAGES)
+    key, load = key_of(driver, PAGES), start_load(driver, PAGES)
+    driver.put(key, window_start=driver.aligned(key), with_state=False)
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+    driver.step()
+    found = ready(driver, load.ticket)
+    assert found == complete(driver), f"HOST-9: the load has ended, ready is {found}"
+    if ends == "reset":
+        driver.reset()
+        return
+    if ends == "abandoned":
+        driver.abandon(load.ticket)
+    else:
+        assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed, and nothing was delivered"
+    assert tier_hits(driver, PAGES) == (2, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, PAGES)}"
+    evict_all(driver)
+    left = device_slots(driver, FULL)
+    assert not left, f"HOST-4: nobody reads it: expected an empty device after eviction, got {left.keys()}"

@@ -117,6 +117,14 @@ class DevicePools(TierPools):
         self._partners[source] = 0
         return moved
 
+    def share_partners(self, source: Slots, target: Slots) -> None:
+        """Make the partners of some FULL pages those of others too, which have none, until `unpair` of the first."""
+        self._partners[source] = self.move_partners(source, target)
+
+    def unpair(self, pages: Slots) -> None:
+        """Let FULL pages have no partners. Those stay allocated, for the pages that they are shared with."""
+        self._partners[pages] = 0
+
     def copy_state(self, source: Slots, target: Slots) -> None:
         """Copy one MAMBA state to another slot, in all layers of all pools that have states."""
         for pool in self.pools_of(Component.MAMBA):

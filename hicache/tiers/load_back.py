@@ -231,9 +231,11 @@ class LoadBackManager:
 
     def orphaned_pages(self) -> Slots:
         """FULL pages that arrived, and that are neither the tree's nor free while somebody may read them."""
-        transfers = dict.fromkeys(transfer for ticket in self._open for transfer in ticket.transfers)
-        orphaned = [transfer.orphaned for transfer in transfers]
-        return np.concatenate(orphaned) if orphaned else NO_SLOTS
+        return np.concatenate([NO_SLOTS, *(transfer.orphaned for transfer in self._read())])
+
+    def lent_pages(self) -> Slots:
+        """Those of `orphaned_pages` whose SWA partners are the tree's."""
+        return np.concatenate([NO_SLOTS, *(transfer.lent for transfer in self._read())])
 
     def undo(self, transfer: Transfer) -> None:
         """Free the device pages of a load-back that was aborted."""
@@ -243,9 +245,14 @@ class LoadBackManager:
 
     def clear(self) -> None:
         """Refuse every ticket from now on, and free the pages that no node took."""
-        self._free(Component.FULL, self.orphaned_pages())
+        for transfer in self._read():
+            self._free_orphans(transfer, transfer.orphaned)
         self._waiting.clear()
         self._open.clear()
+
+    def _read(self) -> list[Transfer]:
+        """The transfers that somebody waits for, or has not claimed."""
+        return list(dict.fromkeys(transfer for ticket in self._open for transfer in ticket.transfers))
 
     def _protect(self, node: Node, plan: LoadBackPlan) -> list[LockReceipt]:
         """Pin on the device what is there of the path, and on the host what is to be copied."""
@@ -333,16 +340,27 @@ class LoadBackManager:
         if name == Component.SWA and Component.FULL in transfer.moves and full is not None:
             own = transfer.part(Component.FULL, node)
             if not np.array_equal(full, own) and not self._pools.partners(full).any():
-                # An insert brought FULL pages without a window: they get the window of the load-back.
-                self._pools.move_partners(own, full)
+                # An insert brought FULL pages without a window: they get the window of the load-back. Who follows its
+                # layers reads the window by the pages that it was given.
+                self._pools.share_partners(own, full)
+                transfer.lent = np.concatenate((transfer.lent, own))
         return component.install_loaded(node, part)
 
     def _free_unused(self, transfer: Transfer, name: str, pages: Slots) -> None:
         """Free what no node took, unless somebody reads it. SWA pages are freed with their FULL pages."""
         if name == Component.FULL and transfer.phase is TransferPhase.DONE and transfer.readers:
             transfer.orphaned = pages
+        elif name == Component.FULL:
+            self._free_orphans(transfer, pages)
         elif name != Component.SWA or Component.FULL not in transfer.moves:
             self._free(name, pages)
+
+    def _free_orphans(self, transfer: Transfer, pages: Slots) -> None:
+        """Free FULL pages that no node took, and their partners but for those that one took."""
+        if len(transfer.lent):
+            self._pools.unpair(transfer.lent)
+        self._free(Component.FULL, pages)
+        transfer.orphaned = transfer.lent = NO_SLOTS
 
     def _free(self, name: str, pages: Slots) -> None:
         if not len(pages):
@@ -377,8 +395,7 @@ class LoadBackManager:
         for transfer in ticket.transfers:
             transfer.readers.discard(ticket)
             if not transfer.readers:
-                self._free(Component.FULL, transfer.orphaned)
-                transfer.orphaned = NO_SLOTS
+                self._free_orphans(transfer, transfer.orphaned)
 
     def _require_open(self, ticket: LoadBackTicket) -> None:
         if not isinstance(ticket, LoadBackTicket):

@@ -18,6 +18,7 @@ class Transfer:
     `start`: pages from the root to where the node began. `moves`: by component, all pages of the node at that time.
     `nodes`: the node and, before it, the parts that were split off since. `pins`: released when it ends. `readers`: who
     reads its pages already. `orphaned`: FULL pages that arrived and that no node took, while readers still read them.
+    `lent`: those of them whose SWA partners a node took.
     """
 
     kind: TransferKind
@@ -28,11 +29,12 @@ class Transfer:
     phase: TransferPhase
     readers: set[object]
     orphaned: Slots
+    lent: Slots
 
     @classmethod
     def of(cls, kind: TransferKind, node: Node, moves: Mapping[str, Move], pins: list[LockReceipt]) -> Transfer:
         """A transfer of one node that has not started."""
-        return cls(kind, node.start, moves, [node], pins, TransferPhase.QUEUED, set(), NO_SLOTS)
+        return cls(kind, node.start, moves, [node], pins, TransferPhase.QUEUED, set(), NO_SLOTS, NO_SLOTS)
 
     def split(self, upper: Node, lower: Node) -> None:
         """One of its nodes was split."""

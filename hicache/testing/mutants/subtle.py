@@ -374,6 +374,19 @@ class CountsFailedLayers(OtherParts):
     parts = ((hicache.cache, "LoadBackManager", _CountsFailedLayers),)
 
 
+class _TakesWindowsFromReaders(LoadBackManager):
+    def _install_part(self, transfer: Transfer, name: str, node: Node, part: Slots) -> bool:
+        took = super()._install_part(transfer, name, node, part)
+        self._pools.unpair(transfer.lent)
+        return took
+
+
+class TakesWindowsFromReaders(OtherParts):
+    """Moves a loaded window to the slots that an insert brought, while readers use those of the load-back."""
+
+    parts = ((hicache.cache, "LoadBackManager", _TakesWindowsFromReaders),)
+
+
 class _CopiesStatesAgain(RequestManager):
     def wait_layer(self, request: Request, layer: int) -> bool:
         request.layers_read = 0
@@ -755,6 +768,14 @@ ROWS = (
         adapter=CountsFailedLayers,
         test=f"{LOAD}test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed",
         told="HOST-6",
+    ),
+    Row(
+        slug="a-window-taken-from-readers",
+        source="ours",
+        clauses=("HOST-6",),
+        adapter=TakesWindowsFromReaders,
+        test=f"{LOAD}test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed",
+        told="MATCH-3",
     ),
     Row(
         slug="a-loaded-state-copied-again",

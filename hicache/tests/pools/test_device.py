@@ -126,6 +126,17 @@ def test_partners_move_once(pools: DevicePools) -> None:
     assert free_counts(pools) == (FULL_PAGES - 2, SWA_PAGES - 2), "POOL-5: freeing the source frees no partner"
 
 
+def test_partners_are_shared_until_one_is_unpaired(pools: DevicePools) -> None:
+    source, target = taken(pools, 2), taken(pools, 2)
+    pools.free_window(target)
+    pools.share_partners(source, target)
+    assert pools.partners(source).tolist() == pools.partners(target).tolist(), "both have them"
+    pools.unpair(source)
+    pools.free(source)
+    assert pools.partners(target).all(), "the target has them still"
+    assert free_counts(pools) == (FULL_PAGES - 2, SWA_PAGES - 2), "POOL-5: freeing the source frees no partner"
+
+
 PAGE_RUN = [list(range(PAGE_SIZE, 2 * PAGE_SIZE)), list(range(3 * PAGE_SIZE, 4 * PAGE_SIZE))]
 
 
