@@ -10,7 +10,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import Handle, LoadBack, TransferKind, TransferPhase
+from hicache.types import Handle, LoadBack, Pool, TransferKind, TransferPhase
 
 from .checks import refused
 from .residency_cases import build_residency
@@ -457,7 +457,7 @@ def test_a_load_that_all_have_abandoned_completes_and_can_be_evicted(driver: Dri
     )
 
 
-@clause("FLOW-6", "FLOW-3")
+@clause("FLOW-6", "FLOW-3", "HOST-6")
 def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached(driver: Driver) -> None:
     put_on_host(driver, SHORT, LONG)
     one = start_load(driver, SHORT)
@@ -473,8 +473,23 @@ def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached
     assert not any(delivered), f"FLOW-6: what both need failed, yet {delivered} was delivered"
     there = device_slots(driver, FULL).keys()
     assert not there, f"FLOW-3: the beginning did not arrive, and {there} is on the device"
+    _require_no_layer_of_a_failed_beginning(driver)
     driver.load(key_of(driver, LONG))
     require_delivery(driver, LONG)
+
+
+def _require_no_layer_of_a_failed_beginning(driver: Driver) -> None:
+    """Load again. The beginning fails while the rest, of which the first layer has arrived, is under way."""
+    one, other = start_load(driver, SHORT), start_load(driver, LONG)
+    first, second = driver.pending()
+    driver.fail(first.ticket, parts_done=0)
+    driver.step()
+    driver.advance(second.ticket)
+    readable = driver.read_ready_layers(other.ticket)[Pool.KV]
+    assert not readable, f"HOST-6: the beginning has failed: expected no layer of KV to be ready, got {readable}"
+    driver.drain()
+    delivered = [driver.claim(load.ticket) is not None for load in (one, other)]
+    assert not any(delivered), f"FLOW-6: what both need failed, yet {delivered} was delivered"
 
 
 @clause("FLOW-6", "FLOW-2")

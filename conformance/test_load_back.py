@@ -598,41 +598,22 @@ def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(
     take(driver, long)
 
 
-@clause("HOST-6", "FLOW-6", "FLOW-3")
-def test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed(driver: Driver) -> None:
-    longer = (*PAGES, 3)
-    put_on_host(driver, PAGES, longer)
-    short, long = start_load(driver, PAGES), start_load(driver, longer)
-    older, younger = driver.pending()
-    driver.fail(older.ticket, parts_done=0)
-    driver.step()
-    driver.advance(younger.ticket)
-    found = ready(driver, long.ticket)[Pool.KV]
-    assert not found, f"HOST-6: {PAGES} has failed, which {longer} needs too: expected no layer of KV, ready is {found}"
-    driver.drain()
-    delivered = [driver.claim(load.ticket) is not None for load in (short, long)]
-    assert not any(delivered), f"FLOW-6: what both need has failed, yet {delivered} was delivered"
-
-
-@clause("HOST-6", "FLOW-10", needs=LOOKING, components=(SWA,), executors=STEPPED)
-@pytest.mark.parametrize("ends", ["claimed", "abandoned", "reset"])
-def test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed(driver: Driver, ends: str) -> None:
+@clause("HOST-6", "FLOW-10", needs=LOOKING, components=(SWA, MAMBA), page_sizes=[16], write_policies=WRITE_THROUGH)
+def test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed(driver: Driver) -> None:
     """An insert gave the node slots without SWA data while it was loaded. The window is that of both."""
-    put_on_host(driver, PAGES)
-    key, load = key_of(driver, PAGES), start_load(driver, PAGES)
-    driver.put(key, window_start=driver.aligned(key), with_state=False)
-    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
-    driver.step()
-    found = ready(driver, load.ticket)
-    assert found == complete(driver), f"HOST-9: the load has ended, ready is {found}"
-    if ends == "reset":
-        driver.reset()
-        return
-    if ends == "abandoned":
-        driver.abandon(load.ticket)
-    else:
-        assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed, and nothing was delivered"
-    assert tier_hits(driver, PAGES) == (2, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, PAGES)}"
-    evict_all(driver)
-    left = device_slots(driver, FULL)
-    assert not left, f"HOST-4: nobody reads it: expected an empty device after eviction, got {left.keys()}"
+    for is_claimed, pages in ((True, PAGES), (False, OTHER)):
+        put_on_host(driver, pages)
+        key, load = key_of(driver, pages), start_load(driver, pages)
+        driver.put(key, window_start=driver.aligned(key), with_state=False)
+        driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+        driver.step()
+        found = ready(driver, load.ticket)
+        assert found == complete(driver), f"HOST-9: the load has ended, ready is {found}"
+        if is_claimed:
+            assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed, and nothing was delivered"
+        else:
+            driver.abandon(load.ticket)
+        assert tier_hits(driver, pages) == (2, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, pages)}"
+        evict_all(driver)
+        left = device_slots(driver, FULL)
+        assert not left, f"HOST-4: nobody reads it: expected an empty device after eviction, got {left.keys()}"

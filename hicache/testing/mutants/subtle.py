@@ -766,7 +766,7 @@ ROWS = (
         source="ours",
         clauses=("HOST-6", "FLOW-6"),
         adapter=CountsFailedLayers,
-        test=f"{LOAD}test_no_layer_is_ready_of_a_load_that_shares_one_that_has_failed",
+        test="test_flow_overlaps.py::test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached",
         told="HOST-6",
     ),
     Row(
@@ -782,7 +782,7 @@ ROWS = (
         source="ours",
         clauses=("REQ-7", "HOST-6"),
         adapter=CopiesStatesAgain,
-        test=f"{REQUEST_LOADS}test_a_second_wait_leaves_what_was_computed_meanwhile",
+        test=f"{REQUEST_LOADS}test_what_a_request_computed_while_it_loaded_stays",
         told="HOST-6",
     ),
     Row(
