@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +21,7 @@ from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
-from hicache.testing.storage.writers import Writers, reaches_others, task_of
+from hicache.testing.storage.writers import Task, Writers, reaches_others, task_of
 
 from .names import page_keys
 
@@ -178,17 +178,23 @@ def test_processes_that_write_the_same_keys_leave_whole_pages(store: StorageDriv
     require_room(store.place, 120)
     tasks = [task_of(store, "shared", version=version, count=120, batch=7 + version) for version in range(3)]
     keys = tasks[0].keys
-    for key in keys:
-        for task in tasks:
-            store.model.was_interrupted(key, task.version)
     store.model.forgets = True
     started = [writers.start(task) for task in tasks]
     while not all(writer.has_ended for writer in started):
+        _may_write(store, tasks)
         store.get(keys[:100])
         writers.hear()
+    _may_write(store, tasks)
     store.model.forgets = False
     for writer in started:
         writers.wait_for_end(writer)
         for key, answer in zip(keys, writer.answers, strict=True):
             store.model.was_set(key, writer.task.version, answer)
     assert store.get_all(keys) == [True] * len(keys), "STORE-4: each was kept by one of three"
+
+
+def _may_write(store: StorageDriver, tasks: Sequence[Task]) -> None:
+    """Writers are under way: each may write each of its keys, also one that another of them has written meanwhile."""
+    for task in tasks:
+        for key in task.keys:
+            store.model.was_interrupted(key, task.version)

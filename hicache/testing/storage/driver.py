@@ -32,7 +32,6 @@ class StorageDriver:
         self.model = StorageModel(forgets=forgets)
         self.instances: list[StorageBackend] = []
         self.operations = 0
-        self._versions: set[int] = set()
         self.open()
 
     def open(self) -> StorageBackend:
@@ -56,7 +55,7 @@ class StorageDriver:
 
     def source(self, keys: Sequence[str], version: int, cuts: Sequence[int] | None = None) -> Sheet:
         """Memory that holds a version of each key."""
-        self._versions.add(version)
+        self.model.versions.add(version)
         sheet = self.sheet(keys, cuts)
         for number, key in enumerate(keys):
             sheet.write(number, self.bytes_of(key, version))
@@ -164,7 +163,7 @@ class StorageDriver:
 
     def _versions_of(self, key: str, data: bytes) -> list[int]:
         # The possible versions come first; the others only serve to name whose bytes were found.
-        for candidates in (self.model.may_hold(key), self._versions):
+        for candidates in (self.model.may_hold(key), self.model.versions):
             versions = [one for one in candidates if one is not None and data == self.bytes_of(key, one)]
             if versions:
                 return versions
@@ -173,7 +172,7 @@ class StorageDriver:
     def _described(self, data: bytes) -> str:
         """A description of bytes: the page they match in part, if any."""
         for key in self.model.keys:
-            for version in self._versions:
+            for version in self.model.versions:
                 whole = self.bytes_of(key, version)
                 same = sum(ours == theirs for ours, theirs in zip(whole, data, strict=True))
                 if same > self.page_size // 8:

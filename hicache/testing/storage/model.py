@@ -21,11 +21,13 @@ Need: TypeAlias = tuple[Sequence[str], HitPolicy, int]
 class StorageModel:
     """One scope. `forgets`: objects may be lost at any time, through eviction or failed reads.
 
+    `versions`: those that any object may have or had.
     Each answer is checked against the earlier ones, and recorded. Raises InvariantError naming the clause.
     """
 
     def __init__(self, *, forgets: bool) -> None:
         self.forgets = forgets
+        self.versions: set[int] = set()
         self._held: dict[str, Versions] = {}
 
     def may_hold(self, key: str) -> Versions:
@@ -50,6 +52,7 @@ class StorageModel:
 
     def was_interrupted(self, key: str, version: int) -> None:
         """Record a `set` with an unknown end."""
+        self.versions.add(version)
         held = self.may_hold(key)
         self._held[key] = held | {version} if None in held else held
 
