@@ -73,6 +73,22 @@ def test_a_damaged_object_is_a_miss_and_is_removed(
     assert all(read(backend)), "STORE-3: and read"
 
 
+def test_a_page_that_another_instance_has_written_meanwhile_is_not_replaced(
+    process: EngineProcess, open_on: Open, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_on(process)
+    assert isinstance(backend, RedisStorage), "the backend of this file"
+    client.set(name(DAMAGED), b"theirs")
+    ask = backend._each
+    # As if the object came between the question and the write.
+    monkeypatch.setattr(
+        backend, "_each", lambda command, names: [0] * len(names) if command == b"TOUCH" else ask(command, names)
+    )
+    assert all(kept(backend)), "STORE-5: a page that exists is an answer of True"
+    assert backend.stats().present == 1, f"STORE-5: expected one page that was there, got {backend.stats()}"
+    assert client.get(name(DAMAGED)) == b"theirs", "STORE-5: an object that exists is not changed"
+
+
 def test_more_pages_than_one_request_reads(process: EngineProcess, open_on: Open) -> None:
     backend, size = open_on(process), READ_BYTES // 3
     keys = KEYS[:5]
