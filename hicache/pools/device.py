@@ -118,11 +118,11 @@ class DevicePools(TierPools):
         return moved
 
     def share_partners(self, source: Slots, target: Slots) -> None:
-        """Make the partners of some FULL pages those of others too, which have none, until `unpair` of the first."""
+        """Map FULL pages that have no partners to those of others, which keep them until they are unpaired."""
         self._partners[source] = self.move_partners(source, target)
 
     def unpair(self, pages: Slots) -> None:
-        """Let FULL pages have no partners. Those stay allocated, for the pages that they are shared with."""
+        """Map FULL pages to no partners. The SWA pages stay allocated, as other FULL pages are mapped to them."""
         self._partners[pages] = 0
 
     def copy_state(self, source: Slots, target: Slots) -> None:

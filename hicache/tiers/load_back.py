@@ -231,11 +231,11 @@ class LoadBackManager:
 
     def orphaned_pages(self) -> Slots:
         """FULL pages that arrived, and that are neither the tree's nor free while somebody may read them."""
-        return np.concatenate([NO_SLOTS, *(transfer.orphaned for transfer in self._read())])
+        return np.concatenate([NO_SLOTS, *(transfer.orphaned for transfer in self._open_transfers())])
 
-    def lent_pages(self) -> Slots:
-        """Those of `orphaned_pages` whose SWA partners are the tree's."""
-        return np.concatenate([NO_SLOTS, *(transfer.lent for transfer in self._read())])
+    def sharing_pages(self) -> Slots:
+        """Those of `orphaned_pages` that share their SWA partners with pages of the tree."""
+        return np.concatenate([NO_SLOTS, *(transfer.sharing for transfer in self._open_transfers())])
 
     def undo(self, transfer: Transfer) -> None:
         """Free the device pages of a load-back that was aborted."""
@@ -245,13 +245,13 @@ class LoadBackManager:
 
     def clear(self) -> None:
         """Refuse every ticket from now on, and free the pages that no node took."""
-        for transfer in self._read():
+        for transfer in self._open_transfers():
             self._free_orphans(transfer, transfer.orphaned)
         self._waiting.clear()
         self._open.clear()
 
-    def _read(self) -> list[Transfer]:
-        """The transfers that somebody waits for, or has not claimed."""
+    def _open_transfers(self) -> list[Transfer]:
+        """The transfers of all tickets that were neither claimed nor abandoned."""
         return list(dict.fromkeys(transfer for ticket in self._open for transfer in ticket.transfers))
 
     def _protect(self, node: Node, plan: LoadBackPlan) -> list[LockReceipt]:
@@ -340,10 +340,10 @@ class LoadBackManager:
         if name == Component.SWA and Component.FULL in transfer.moves and full is not None:
             own = transfer.part(Component.FULL, node)
             if not np.array_equal(full, own) and not self._pools.partners(full).any():
-                # An insert brought FULL pages without a window: they get the window of the load-back. Who follows its
-                # layers reads the window by the pages that it was given.
+                # An insert brought FULL pages without a window: they get the window of the load-back. A reader of
+                # its layers still finds the window by the pages that it was given.
                 self._pools.share_partners(own, full)
-                transfer.lent = np.concatenate((transfer.lent, own))
+                transfer.sharing = np.concatenate((transfer.sharing, own))
         return component.install_loaded(node, part)
 
     def _free_unused(self, transfer: Transfer, name: str, pages: Slots) -> None:
@@ -356,11 +356,11 @@ class LoadBackManager:
             self._free(name, pages)
 
     def _free_orphans(self, transfer: Transfer, pages: Slots) -> None:
-        """Free FULL pages that no node took, and their partners but for those that one took."""
-        if len(transfer.lent):
-            self._pools.unpair(transfer.lent)
+        """Free FULL pages that no node took, and their partners where they are not shared."""
+        if len(transfer.sharing):
+            self._pools.unpair(transfer.sharing)
         self._free(Component.FULL, pages)
-        transfer.orphaned = transfer.lent = NO_SLOTS
+        transfer.orphaned = transfer.sharing = NO_SLOTS
 
     def _free(self, name: str, pages: Slots) -> None:
         if not len(pages):

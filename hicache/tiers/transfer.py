@@ -18,7 +18,7 @@ class Transfer:
     `start`: pages from the root to where the node began. `moves`: by component, all pages of the node at that time.
     `nodes`: the node and, before it, the parts that were split off since. `pins`: released when it ends. `readers`: who
     reads its pages already. `orphaned`: FULL pages that arrived and that no node took, while readers still read them.
-    `lent`: those of them whose SWA partners a node took.
+    `sharing`: those of them that share their SWA partners with pages of a node.
     """
 
     kind: TransferKind
@@ -29,7 +29,7 @@ class Transfer:
     phase: TransferPhase
     readers: set[object]
     orphaned: Slots
-    lent: Slots
+    sharing: Slots
 
     @classmethod
     def of(cls, kind: TransferKind, node: Node, moves: Mapping[str, Move], pins: list[LockReceipt]) -> Transfer:

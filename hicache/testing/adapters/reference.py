@@ -593,7 +593,7 @@ class ReferenceView:
         pages = host.load_backs.orphaned_pages()
         orphaned = {Component.FULL.value: self._existing(Component.FULL, pages)}
         if Component.SWA in self._names:
-            partners = self._cache.pools.partners(np.setdiff1d(pages, host.load_backs.lent_pages()))
+            partners = self._cache.pools.partners(np.setdiff1d(pages, host.load_backs.sharing_pages()))
             orphaned[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
         return orphaned
 

@@ -377,7 +377,7 @@ class CountsFailedLayers(OtherParts):
 class _TakesWindowsFromReaders(LoadBackManager):
     def _install_part(self, transfer: Transfer, name: str, node: Node, part: Slots) -> bool:
         took = super()._install_part(transfer, name, node, part)
-        self._pools.unpair(transfer.lent)
+        self._pools.unpair(transfer.sharing)
         return took
 
 
