@@ -115,6 +115,8 @@ class NixlAgent:
         self._forget_late()
         if self._late:
             _abandoned.append(self)
+        else:
+            self._agent = None
 
     def _begin(self, operation: str, buffers: Sequence[memoryview], kind: str, places: Sequence[Region]) -> Transfer:
         agent, only = self._agent, [self._plugin]
@@ -191,6 +193,10 @@ class NixlFiles(FileStorage):
             parsed.refuse("queue", queue, f"one of {', '.join(QUEUES)}")
         self._nixl = NixlAgent(self.NAME, "POSIX", {f"use_{queue}": "true"} if queue else {})
         super().__init__(scope, options)
+
+    def _release(self) -> None:
+        super()._release()
+        self._nixl.close()
 
     def _write_object(self, file: int, pieces: Pieces, seed: int) -> None:
         self._nixl.move_file("WRITE", [memoryview(header_of(pieces, seed)), *pieces], file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +50,21 @@ def test_a_file_that_is_cut_while_nixl_reads_it_is_an_error(tmp_path: Path) -> N
         path.write_bytes(bytes([7]) * size)
         agent.move_file("READ", sheet.pages[0], file.fileno())
     assert sheet.read(0) == bytes([7]) * size, "STORE-3: the bytes of the file"
+
+
+@needs_nixl
+def test_a_backend_that_is_closed_keeps_no_agent(tmp_path: Path) -> None:
+    backend = NixlFiles(SCOPE, {"root": str(tmp_path)})
+    agent = weakref.ref(backend._nixl._agent)
+    is_on = gc.isenabled()
+    # An agent has requests of the system, of which there are few: it must not wait for the garbage collection.
+    gc.disable()
+    try:
+        backend.close()
+        assert agent() is None, "the agent is released"
+    finally:
+        if is_on:
+            gc.enable()
 
 
 @needs_nixl
