@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hicache.tests.engines.hosts.__main__ import INTERRUPTED, NOT_PERMITTED
+from hicache.tests.engines.hosts.__main__ import NOT_PERMITTED
 from hicache.tests.engines.hosts.cluster import Passes, complaints
 from hicache.tests.engines.hosts.engines import ON_HOSTS
+from hicache.tests.engines.hosts.network import INTERRUPTED, refusal
 from hicache.tests.engines.hosts.serving import PREFIX
 from hicache.tests.engines.server import Served
 
@@ -50,6 +51,34 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(tmp_path: Path, interrupti
     assert not list(tmp_path.iterdir()), "the folder of the run is removed"
     left = commands_with(str(tmp_path))
     assert not left, f"the system ends all processes of the run, got {left}"
+
+
+CROWD = 200
+"""Processes: the system needs a moment to end them."""
+
+STOPPED_AT_ONCE = """
+import fcntl, sys
+from hicache.tests.engines.hosts.network import isolated
+code = isolated(sys.argv[2:])
+with open(sys.argv[1]) as held:
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+sys.exit(code)
+"""
+"""Ends with an error if a process that the command started still holds the file when the command has ended."""
+
+
+def test_an_interrupted_command_ends_after_all_processes_that_it_started(tmp_path: Path) -> None:
+    if reason := refusal():
+        pytest.skip(reason)
+    held = tmp_path / "held"
+    waits = f"for number in $(seq {CROWD}); do flock --shared {held} sh -c 'echo holds; sleep 600' & done; wait"
+    command = [sys.executable, "-c", STOPPED_AT_ONCE, str(held), "sh", "-c", waits]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "the output is a pipe"
+        assert [process.stdout.readline() for _ in range(CROWD)] == ["holds\n"] * CROWD
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == INTERRUPTED, f"no process holds the file any more, got:\n{errors}"
 
 
 def commands_with(text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -16,10 +15,10 @@ import typer
 
 from hicache.tests.engines.hosts.cluster import Cluster, Passes, complaints
 from hicache.tests.engines.hosts.engines import ON_HOSTS, Site
-from hicache.tests.engines.hosts.network import ISOLATED, Network, refusal
+from hicache.tests.engines.hosts.network import Network, isolated, refusal
 
-INTERRUPTED, NOT_PERMITTED = 130, 4
-"""Exit codes: after Ctrl-C or SIGTERM, and where the system permits no such network or lacks the engine."""
+NOT_PERMITTED = 4
+"""Exit code where the system permits no such network or lacks the engine."""
 
 EngineName = Enum("EngineName", {name: name for name in ON_HOSTS}, type=str)  # type: ignore[misc]
 _DEFAULT = EngineName("redis")
@@ -42,22 +41,7 @@ def main(
         raise typer.Exit(NOT_PERMITTED)
     with TemporaryDirectory(prefix="hicache-hosts-") as folder:
         options = ["--engine", engine.value, "--hosts", str(hosts), "--prompts", str(prompts), "--inside", folder]
-        raise typer.Exit(_isolated([sys.executable, "-m", "hicache.tests.engines.hosts", *options]))
-
-
-def _isolated(command: Sequence[str]) -> int:
-    """The exit code of a command in a network of its own. With its first process the system ends all of them."""
-    # SIGINT as well: a shell lets its background jobs, and all that they start, ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    process = subprocess.Popen([*ISOLATED, *command])
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        process.kill()
-        process.wait()
+        raise typer.Exit(isolated([sys.executable, "-m", "hicache.tests.engines.hosts", *options]))
 
 
 def _run(name: str, hosts: int, prompts: int, folder: Path) -> int:

@@ -5,10 +5,13 @@ All of it is within a namespace of this process. It needs no right on the real n
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
 from hicache.errors import InvariantError
@@ -18,6 +21,9 @@ ISOLATED = (
     *("--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc"),
 )
 """Before a command: a network and processes of its own. When the first process ends, the system ends all of them."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM."""
 
 BRIDGE = "hosts"
 SUBNET = "10.77.0"
@@ -40,6 +46,31 @@ def refusal() -> str:
         if asked.returncode:
             return f"the system permits no network namespace with a device of type {kind}: {asked.stderr.strip()}"
     return ""
+
+
+def isolated(command: Sequence[str]) -> int:
+    """The exit code of a command in a network of its own. With its first process the system ends all of them."""
+    # SIGINT as well: a shell lets its background jobs, and all that they start, ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    process = subprocess.Popen([*ISOLATED, *command])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        _kill(process)
+
+
+def _kill(unshare: subprocess.Popen[bytes]) -> None:
+    """Kill the first process. It ends after all others, and unshare, which waits for it, ends last."""
+    if unshare.poll() is None:
+        first = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text(encoding="ascii").split()
+        for process in map(int, first):
+            os.kill(process, signal.SIGKILL)
+        if not first:
+            unshare.kill()
+    unshare.wait()
 
 
 class Network:
