@@ -6,10 +6,11 @@ import hashlib
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
-from itertools import accumulate
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 from unittest.mock import patch
 
@@ -48,7 +49,7 @@ from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
 from hicache.transfer.job import CopyJob, CopyWorker, JobT, LayeredCopier, Progress, StorageJob, Worker
 from hicache.tree.invariants import check_invariants
-from hicache.tree.node import FULL, Node
+from hicache.tree.node import FULL, ComponentData, Node
 from hicache.types import (
     NO_SLOTS,
     Component,
@@ -80,8 +81,8 @@ REPORTED = {
 MAX_PAUSE_S = 0.001
 """Of a run by a thread, where tests are to meet it at every moment."""
 
-Counts = dict[int, list[int]]
-"""Locks per component of some nodes, by the nodes' identity."""
+Counts = defaultdict[int, dict[str, int]]
+"""Locks by component of some nodes, by the nodes' identity."""
 
 Adapter = TypeVar("Adapter", bound="ReferenceAdapter")
 
@@ -491,29 +492,20 @@ class ReferenceView:
     def __init__(self, cache: UnifiedRadixCache) -> None:
         self._cache = cache
         self._names = [name.value for name in Component if name in cache.config.components]
-        self._places = np.arange(cache.config.page_size)
+        self._units = {name: 1 if name == Component.MAMBA else cache.config.page_size for name in self._names}
 
     def snapshot(self) -> Snapshot:
         """The cache at this moment, in values of their own."""
         nodes = list(self._cache.tree.radix.nodes())
         numbers = {id(node): number for number, node in enumerate(nodes)}
         receipts = _receipts_through(nodes)
-        slots = self._slots_of([[data.value for data in node.device] for node in nodes])
-        views = tuple([self._node(*one, numbers) for one in zip(nodes, receipts, slots, strict=True)])
+        views = tuple([self._node(node, count, numbers) for node, count in zip(nodes, receipts, strict=True)])
         pools = {name: self._pool(name, self._cache.pools.allocators[name]) for name in self._names}
         host = None if self._cache.host is None else self._host(self._cache.host, nodes)
         storage = None if self._cache.storage is None else self._storage(self._cache.storage, nodes)
         return Snapshot(views, pools, host, storage)
 
-    def slots(self, component: str, pages: Slots | None) -> Slots | None:
-        """The slots of some pages of a component."""
-        if pages is None or component == Component.MAMBA or len(self._places) == 1:
-            return None if pages is None else pages.copy()
-        return (pages[:, None] * len(self._places) + self._places).reshape(-1)
-
-    def _node(
-        self, node: Node, receipts: int, slots: Mapping[str, Slots | None], numbers: Mapping[int, int]
-    ) -> NodeView:
+    def _node(self, node: Node, receipts: int, numbers: Mapping[int, int]) -> NodeView:
         page = self._cache.config.page_size
         return NodeView(
             parent=numbers.get(id(node.parent), -1),
@@ -521,23 +513,23 @@ class ReferenceView:
             segment=node.key,
             start=node.start * page,
             end=node.end * page,
-            slots=slots,
+            slots=self._slots_of(node.device),
             locks=dict(zip(self._names, [receipts, *[data.lock_ref for data in node.device[1:]]], strict=True)),
             hits=node.hit_count,
         )
 
     def _host(self, host: HostTier, nodes: Sequence[Node]) -> HostView:
-        pins = {tier: self._pins(nodes, tier) for tier in (Tier.DEVICE, Tier.HOST)}
-        slots = self._slots_of([[data.value for data in node.host] for node in nodes])
+        pins, host_pins = self._pins(Tier.DEVICE), self._pins(Tier.HOST)
+        none = dict.fromkeys(self._names, 0)
         views = tuple(
             [
                 HostNodeView(
-                    slots=own,
+                    slots=self._slots_of(node.host),
                     locks=dict(zip(self._names, [data.lock_ref for data in node.host], strict=True)),
-                    pins=dict(zip(self._names, pins[Tier.DEVICE][id(node)], strict=True)),
-                    host_pins=dict(zip(self._names, pins[Tier.HOST][id(node)], strict=True)),
+                    pins=pins.get(id(node), none),
+                    host_pins=host_pins.get(id(node), none),
                 )
-                for node, own in zip(nodes, slots, strict=True)
+                for node in nodes
             ]
         )
         pools = {name: self._pool(name, host.pools.allocators[name]) for name in self._names}
@@ -557,28 +549,19 @@ class ReferenceView:
         held = {name: self._existing(name, pages) for name, pages in storage.quarantine.pages().items()}
         return StorageView(tuple(stored), tuple(prefetches), held if is_silent else None)
 
-    def _slots_of(self, nodes: Sequence[Sequence[Slots | None]]) -> list[dict[str, Slots | None]]:
-        """The slots of each node by component, from its pages by component: those of all nodes are computed at once."""
-        columns = [self._column(name, [pages[index] for pages in nodes]) for index, name in enumerate(self._names)]
-        return [dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _column(self, component: str, pages: Sequence[Slots | None]) -> list[Slots | None]:
-        held = [own for own in pages if own is not None]
-        joined = self._existing(component, np.concatenate(held)) if held else NO_SLOTS
-        unit = 1 if component == Component.MAMBA else len(self._places)
-        ends = list(accumulate([0 if own is None else len(own) * unit for own in pages]))
-        return [
-            None if own is None else joined[end - len(own) * unit : end] for own, end in zip(pages, ends, strict=True)
-        ]
+    def _slots_of(self, values: Sequence[ComponentData]) -> dict[str, Slots | None]:
+        """The slots of a node on one tier, by component."""
+        return {
+            name: None if data.value is None else _slots(data.value, unit)
+            for (name, unit), data in zip(self._units.items(), values, strict=True)
+        }
 
     def _pool(self, component: str, allocator: PageAllocator) -> PoolView:
-        unit = 1 if component == Component.MAMBA else self._cache.config.page_size
-        return PoolView(allocator.capacity_pages * unit, self._existing(component, allocator.free_set()))
+        capacity = allocator.capacity_pages * self._units[component]
+        return PoolView(capacity, self._existing(component, allocator.free_set()))
 
     def _existing(self, component: str, pages: Slots) -> Slots:
-        slots = self.slots(component, pages)
-        assert slots is not None, f"pages of {component} are an array"
-        return slots
+        return _slots(pages, self._units[component])
 
     def _transfers(self, host: HostTier) -> Iterable[TransferView]:
         for transfer in host.controller.under_way():
@@ -591,14 +574,16 @@ class ReferenceView:
 
     def _orphaned(self, host: HostTier) -> dict[str, Slots]:
         pages = host.load_backs.orphaned_pages()
+        if not len(pages):
+            return dict.fromkeys(self._names, NO_SLOTS)
         orphaned = {Component.FULL.value: self._existing(Component.FULL, pages)}
         if Component.SWA in self._names:
             partners = self._cache.pools.partners(np.setdiff1d(pages, host.load_backs.sharing_pages()))
             orphaned[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
         return orphaned
 
-    def _pins(self, nodes: Sequence[Node], tier: Tier) -> Counts:
-        counts: Counts = {id(node): [0] * len(self._names) for node in nodes}
+    def _pins(self, tier: Tier) -> Counts:
+        counts: Counts = defaultdict(lambda: dict.fromkeys(self._names, 0))
         for receipt in _with_keepers(self._cache.tree.locks.pins):
             if receipt.tier is tier:
                 self._count(receipt, counts)
@@ -606,14 +591,36 @@ class ReferenceView:
 
     def _count(self, receipt: LockReceipt, counts: Counts) -> None:
         """Count what a receipt locks, component by component, as its release would find it."""
-        for index, (name, mark) in enumerate(zip(self._names, receipt.marks, strict=True)):
+        for name, mark in zip(self._names, receipt.marks, strict=True):
             node = receipt.node
             if name == Component.MAMBA:
-                counts[id(node)][index] += mark
+                counts[id(node)][name] += mark
                 continue
             while node.parent is not None and node.end > mark:
-                counts[id(node)][index] += 1
+                counts[id(node)][name] += 1
                 node = node.parent
+
+
+REMEMBERED_PAGES = 1 << 10
+"""The number of pages up to which their slots are remembered: few verbs change more than one node."""
+
+
+def _slots(pages: Slots, page_size: int) -> Slots:
+    """The slots of these pages, page by page, in an array that is not the cache's."""
+    if len(pages) > REMEMBERED_PAGES:
+        return _computed_slots(pages, page_size)
+    return _remembered_slots(pages.tobytes(), page_size)
+
+
+@lru_cache(maxsize=1 << 13)
+def _remembered_slots(pages: bytes, page_size: int) -> Slots:
+    slots = _computed_slots(np.frombuffer(pages, dtype=np.int64), page_size)
+    slots.setflags(write=False)
+    return slots
+
+
+def _computed_slots(pages: Slots, page_size: int) -> Slots:
+    return (pages[:, None] * page_size + np.arange(page_size)).reshape(-1)
 
 
 def _with_keepers(receipts: Iterable[LockReceipt]) -> Iterable[LockReceipt]:
@@ -625,10 +632,9 @@ def _with_keepers(receipts: Iterable[LockReceipt]) -> Iterable[LockReceipt]:
 
 def _receipts_through(nodes: Sequence[Node]) -> list[int]:
     """Receipts that lock each node's FULL data: its own (its count less its locked children) and its children's."""
-    totals = {id(node): 0 for node in nodes}
+    totals: dict[int, int] = defaultdict(int)
     for node in reversed(nodes):
-        locked_children = sum(1 for child in node.children.values() if child.device[FULL].lock_ref)
-        totals[id(node)] += node.device[FULL].lock_ref - locked_children
-        if node.parent is not None and id(node.parent) in totals:
-            totals[id(node.parent)] += totals[id(node)]
+        locks = node.device[FULL].lock_ref
+        totals[id(node)] += locks
+        totals[id(node.parent)] += totals[id(node)] - bool(locks)
     return [totals[id(node)] for node in nodes]

@@ -155,8 +155,9 @@ class Contents:
         for pool in pools_of(self._config, component):
             held, tokens = self._own(pool, numbers), tokens_per_entry(self._config, pool)
             place = partial(_node_at, nodes, views, component, tokens)
+            own_entries = entries(self._config, pool, joined)
             for layer in range(self._adapter.layers(pool)):
-                data = read(pool, entries(self._config, pool, joined), layer)
+                data = read(pool, own_entries, layer)
                 check_fill(data, held, page_size // tokens, layer, pool, place)
 
     def _own(self, pool: str, digests: Digests) -> Digests:
