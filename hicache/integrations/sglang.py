@@ -181,7 +181,7 @@ class HostPoolPages:
         def ask() -> int:
             self.on_host_pools_registered()
             answer = self.backend.exists(self.names(KV, keys), queries(), self._before(extra_info))
-            return self._read(pages_usable(answer, len(keys)))
+            return self._counted(answer, len(keys))
 
         return self._asked(ask, lost=0)
 
@@ -231,6 +231,9 @@ class HostPoolPages:
         except Exception as error:  # noqa: BLE001
             self._log_once(repr(error))
             return lost
+
+    def _counted(self, answer: int, keys: int) -> int:
+        return self._read(pages_usable(answer, keys))
 
     def _read(self, reading: Reading) -> int:
         if reading.flaw:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hicache.config import StorageConfig
 from hicache.integrations import sglang
+from hicache.storage.base import Pieces
 from hicache.testing.adapters.sglang_import import prepare_sglang
 from hicache.testing.adapters.sglang_workers import Gate
 
@@ -23,8 +24,9 @@ OPENED = (__name__, GATED)
 class GatedPages(sglang.HostPoolPages):
     """Each call passes `gate`. It is like SGLang's own backends, unless `is_like_builtin` is False.
 
-    Names of pages have only what SGLang tells all its backends, and what the backend raises reaches SGLang's threads.
-    So a test finds what is lost where a name lacks the dtype and the layout, and where an exception ends a thread.
+    Names of pages have only what SGLang tells all its backends, and what the backend raises or answers reaches SGLang
+    as it is. So a test finds what is lost where a name lacks the dtype and the layout, where an exception ends a
+    thread, and where an answer is not checked.
     """
 
     is_like_builtin = True
@@ -38,6 +40,15 @@ class GatedPages(sglang.HostPoolPages):
 
     def _asked(self, ask: Callable[[], T], lost: T) -> T:
         return ask() if self.is_like_builtin else super()._asked(ask, lost)
+
+    def _counted(self, answer: int, keys: int) -> int:
+        return answer if self.is_like_builtin else super()._counted(answer, keys)
+
+    def _pass_on(self, verb: str, names: Sequence[str], pages: Sequence[Pieces], before: Sequence[str]) -> list[bool]:
+        if not self.is_like_builtin:
+            return super()._pass_on(verb, names, pages, before)
+        done: list[bool] = getattr(self.backend, verb)(names, pages, before)
+        return done
 
     def batch_exists(self, *arguments: Any, **named: Any) -> int:
         self.gate.enter()

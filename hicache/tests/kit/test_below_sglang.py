@@ -174,18 +174,39 @@ def test_what_a_backend_raises_is_logged_once_and_ends_no_thread(
     monkeypatch.undo()
 
 
-def test_in_the_suites_what_a_backend_raises_reaches_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def gated() -> Generator[GatedPages, None, None]:
+    """The storage below SGLang in the suites."""
+    pages = GatedPages(config(), {})
+    pages.mem_pool_host = HostPool()
+    yield pages
+    pages.close()
+
+
+def test_in_the_suites_what_a_backend_raises_reaches_sglang(gated: GatedPages, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError("the disk is gone")
 
-    gated = GatedPages(config(), {})
-    gated.mem_pool_host = HostPool()
     monkeypatch.setattr(gated.backend, "exists", fail)
     with pytest.raises(OSError, match="disk is gone"):
         gated.batch_exists(KEYS[:2])
     gated.is_like_builtin = False
     assert gated.batch_exists(KEYS[:2]) == 0, "HicacheStorage itself answers"
-    gated.close()
+
+
+def test_in_the_suites_what_a_backend_answers_reaches_sglang(
+    gated: GatedPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb, lie in {"exists": 3, "get": [1, 1], "set": None}.items():
+        monkeypatch.setattr(gated.backend, verb, lambda *_, lie=lie: lie)
+
+    def answers() -> list[object]:
+        asked = (KEYS[:2], slots(2))
+        return [gated.batch_exists(KEYS[:2]), gated.batch_get_v1(*asked), gated.batch_set_v1(*asked)]
+
+    assert answers() == [3, [1, 1], None], "as they are"
+    gated.is_like_builtin = False
+    assert answers() == [0, [False, False], [False, False]], "HicacheStorage takes none of them for a page"
 
 
 @pytest.mark.parametrize(
