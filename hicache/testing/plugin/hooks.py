@@ -26,9 +26,6 @@ _PROFILE_OPTION = "--hypothesis-profile"
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 """A check that runs after the test has passed; a failure of it fails the test."""
 
-LEFT_THREADS = "hicache_left_threads"
-"""What a worker process tells of the threads that are left at its end."""
-
 STARTED_BEFORE = pytest.StashKey[int]()
 """The number of processes that were started before the test."""
 
@@ -225,9 +222,7 @@ class SuitePlugin:
         if self._session is not None and is_main:
             self._session.finish(session)
         elif self._session is not None and hasattr(self._config, "workeroutput"):
-            from hicache.testing.processes import left_threads
-
-            self._config.workeroutput[LEFT_THREADS] = left_threads()
+            self._config.workeroutput.update(self._session.output())
         yield
         if self._session is not None and is_main:
             self._session.print_counts()
@@ -256,9 +251,9 @@ class SuitePlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take over which threads a worker process could not end."""
+        """Take over what a worker process says at its end."""
         if self._session is not None:
-            self._session.workers.left_threads += getattr(node, "workeroutput", {}).get(LEFT_THREADS, [])
+            self._session.workers.hear(getattr(node, "workeroutput", {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print why tests were skipped, which clauses were not executed, and where the report is."""

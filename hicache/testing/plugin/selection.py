@@ -52,6 +52,11 @@ def subject_of(config: pytest.Config) -> Subject:
     return config.stash[_SUBJECT]
 
 
+def has_subject(config: pytest.Config) -> bool:
+    """Whether this process has loaded the subject of its run."""
+    return _SUBJECT in config.stash
+
+
 def own_adapter(item: pytest.Item | pytest.Collector) -> type[CacheAdapter] | None:
     """The adapter that the class of a test names, as a CacheContract does; None for a test of the run's adapter."""
     found = getattr(getattr(item, "cls", None), "adapter", None)

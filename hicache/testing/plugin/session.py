@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,15 @@ from hicache.testing.plugin.options import (
     subject_words,
 )
 from hicache.testing.plugin.repetition import Repetition
-from hicache.testing.plugin.selection import Selection, adapter_of, own_adapter, select_clauses, subject_of, undeclared
+from hicache.testing.plugin.selection import (
+    Selection,
+    adapter_of,
+    has_subject,
+    own_adapter,
+    select_clauses,
+    subject_of,
+    undeclared,
+)
 from hicache.testing.plugin.tags import (
     CLAUSE_ID,
     EVIDENCE,
@@ -58,7 +67,8 @@ from hicache.testing.plugin.tags import (
     suite_of,
 )
 from hicache.testing.plugin.versions import VERSIONS
-from hicache.testing.plugin.workers import Workers
+from hicache.testing.plugin.workers import IDENTITY, LEFT_THREADS, Identity, Workers
+from hicache.testing.processes import left_threads
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report, write_run
 from hicache.testing.report.gpu import GPU, NO_GPU, parts_run
@@ -102,7 +112,7 @@ class SuiteSession:
         path = BASELINE.text(self._config)
         if path is None:
             return None, ""
-        implementation, profile, _ = _subject(self._config)
+        implementation, profile, _ = identity_of(self._config)
         try:
             return read_baseline(Path(path), implementation, profile)
         except ConfigurationError as error:
@@ -113,6 +123,11 @@ class SuiteSession:
         subject = tuple(subject_words(self._config))
         for item in items:
             prepare(item, self.known, subject)
+
+    def output(self) -> dict[str, Any]:
+        """What a worker process says at its end, as its `workeroutput`."""
+        identity = {IDENTITY: identity_of(self._config)} if has_subject(self._config) else {}
+        return {LEFT_THREADS: left_threads(), **identity}
 
     def finish(self, session: pytest.Session) -> None:
         """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
@@ -132,7 +147,8 @@ class SuiteSession:
         ]
         place = REPORT.text(self._config)
         if place is not None:
-            record = record_of(self._config, self._started, executions, self.journal.subjects)
+            identity = self.workers.identity or identity_of(self._config)
+            record = record_of(self._config, self._started, executions, identity, self.journal.subjects)
             stopped = bool(session.shouldstop or session.shouldfail)
             if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
                 record = leaving_out(record, Level)
@@ -461,11 +477,15 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 
 def record_of(
-    config: pytest.Config, started: datetime, executions: Sequence[Execution], subjects: Collection[str] = ("",)
+    config: pytest.Config,
+    started: datetime,
+    executions: Sequence[Execution],
+    identity: Identity,
+    subjects: Collection[str] = ("",),
 ) -> RunRecord:
     """The record of a finished run. `started`: in UTC. `subjects`: as in the tags of its tests, if there are any."""
     is_of_run = not subjects or "" in subjects
-    implementation, profile, capabilities = _subject(config) if is_of_run else _own_subject(sorted(subjects))
+    implementation, profile, capabilities = identity if is_of_run else _own_subject(sorted(subjects))
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,
@@ -478,8 +498,8 @@ def record_of(
     )
 
 
-def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the subject, its profile, and the capabilities it declares; a backend declares none."""
+def identity_of(config: pytest.Config) -> Identity:
+    """Who the subject of a run is; a backend declares no capabilities."""
     backend = BACKEND.text(config)
     if backend is not None and adapter_path(config) == DEFAULT_ADAPTER:
         return backend, NO_PROFILE, ()
@@ -489,7 +509,7 @@ def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
     return name, subject.adapter.profile, capabilities
 
 
-def _own_subject(subjects: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
+def _own_subject(subjects: Sequence[str]) -> Identity:
     """The same where each test is of a class with an adapter of its own, which this process need not have imported."""
     return ", ".join(subjects), NO_PROFILE, ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,15 +15,23 @@ from hicache.testing.plugin.doing import DOING, read_doing
 
 _FOLDER = "hicache_doing"
 
+LEFT_THREADS, IDENTITY = "hicache_left_threads", "hicache_identity"
+"""What a worker process says at its end: the threads that are left, and who the subject is."""
+
+Identity = tuple[str, str, tuple[str, ...]]
+"""Who the subject of a run is: its name, its profile, and the capabilities that it declares."""
+
 
 class Workers:
     """The worker processes of pytest-xdist, each of which says in a file what it does.
 
-    `left_threads`: the names of threads that a worker could not end. In a worker, opens its file.
+    `left_threads`: the names of threads that a worker could not end. `identity`: of the subject, as the workers say, so
+    that the main process need not import it; None in a run without workers. In a worker, opens its file.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self.left_threads: list[str] = []
+        self.identity: Identity | None = None
         self._limit_s = float(config.getini("faulthandler_timeout") or 0.0)
         self._began: dict[str, float] = {}
         told = getattr(config, "workerinput", {})
@@ -33,6 +41,11 @@ class Workers:
             folder = TemporaryDirectory(prefix="hicache-doing-", ignore_cleanup_errors=True)
             config.add_cleanup(folder.cleanup)
             self._folder = Path(folder.name)
+
+    def hear(self, output: Mapping[str, Any]) -> None:
+        """A worker has ended, with this `workeroutput`."""
+        self.left_threads += output.get(LEFT_THREADS, [])
+        self.identity = output.get(IDENTITY, self.identity)
 
     def begin(self, test: str) -> None:
         """A test has begun."""

@@ -53,7 +53,7 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(tmp_path: Path, interrupti
     assert not left, f"the system ends all processes of the run, got {left}"
 
 
-CROWD = 200
+PROCESSES = 200
 """Processes: the system needs a moment to end them."""
 
 STOPPED_AT_ONCE = """
@@ -71,11 +71,11 @@ def test_an_interrupted_command_ends_after_all_processes_that_it_started(tmp_pat
     if reason := refusal():
         pytest.skip(reason)
     held = tmp_path / "held"
-    waits = f"for number in $(seq {CROWD}); do flock --shared {held} sh -c 'echo holds; sleep 600' & done; wait"
+    waits = f"for number in $(seq {PROCESSES}); do flock --shared {held} sh -c 'echo holds; sleep 600' & done; wait"
     command = [sys.executable, "-c", STOPPED_AT_ONCE, str(held), "sh", "-c", waits]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "the output is a pipe"
-        assert [process.stdout.readline() for _ in range(CROWD)] == ["holds\n"] * CROWD
+        assert [process.stdout.readline() for _ in range(PROCESSES)] == ["holds\n"] * PROCESSES
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == INTERRUPTED, f"no process holds the file any more, got:\n{errors}"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError
+from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.report import Execution, Outcome, RunRecord, Versions, read_run, write_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record, run, run_recorded, write_suite
 
@@ -297,3 +298,21 @@ def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
     died = executions["test_dies"]
     assert (died.clauses, died.outcome) == (("POOL-4",), Outcome.FAILED), f"a worker that dies is a failure: {died}"
     assert "crashed while running" in died.reason, f"expected the crash as the reason, got {died.reason!r}"
+
+
+def test_workers_alone_import_the_reference(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        seen="""
+        import sys
+
+        def pytest_unconfigure(config):
+            print("torch is imported:", "torch" in sys.modules)
+        """
+    )
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    pytester.syspathinsert()
+    result = pytester.runpytest_subprocess("-n", "1", "-p", "seen", "--hicache-report", "out", "conformance")
+    result.stdout.fnmatch_lines(["*torch is imported: False"])
+    found = read_run(pytester.path / "out" / "run.json")
+    assert found.implementation == DEFAULT_ADAPTER, f"expected the reference, got {found.implementation}"
+    assert "SNAPSHOT" in found.capabilities, f"expected what it declares, got {found.capabilities}"
