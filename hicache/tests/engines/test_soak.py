@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from hicache.testing.storage.engine import Engine
 from hicache.testing.storage.engines import ENGINES
 from hicache.tests.engines.server import Served
 from hicache.tests.engines.soak import __main__ as soak
-from hicache.tests.engines.soak.run import Outcome, Soak, complaints, soaked, table
+from hicache.tests.engines.soak.run import PATIENCE_S, Outcome, Soak, complaints, reported, soaked, table
 from hicache.tests.engines.soak.worker import Report
 
 LIMIT_S = 400
@@ -91,6 +92,17 @@ def test_a_process_that_fails_is_found(engine: Engine) -> None:
     found = complaints(soaked(soak_of(wrapped(engine, FailingStorage)), typer.echo))
     failed = [line for line in found if line.startswith("process ") and "bytes are refused" in line]
     assert len(failed) == PROCESSES, f"each process failed, and its error is told, got {found}"
+
+
+def test_a_process_that_does_not_end_is_killed_and_told(tmp_path: Path) -> None:
+    log = tmp_path / "work0.log"
+    log.write_text("the last that it said", encoding="utf-8")
+    with subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE, text=True) as worker:  # noqa: S607
+        told = reported(worker, log, until=time.monotonic())
+    assert told == "killed, as it has not ended in time, the last that it said"
+    assert soak_of(ENGINES["redis"]).limit_s is None, "requests may take as long as they need"
+    timed = replace(soak_of(ENGINES["redis"]), requests=None, duration_s=300)
+    assert timed.limit_s == 300 + PATIENCE_S, "a process starts, serves for 300 s, and ends"
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)

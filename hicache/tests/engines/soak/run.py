@@ -22,6 +22,9 @@ from hicache.tests.engines.throughput import line
 EVICTION_S = 10
 """How long an engine that evicts in a thread of its own may take until it has."""
 
+PATIENCE_S = 120.0
+"""How long a process may take beside the time in which it serves requests."""
+
 HEAD = (
     *("process", "requests", "tokens from device", "from host", "of these from storage"),
     *("bytes checked", "wrong bytes", "longest verb", "storage errors"),
@@ -39,6 +42,11 @@ class Soak:
     requests: int | None
     duration_s: float
     capacity_bytes: int
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long a process may take; None if it may take as long as its requests do."""
+        return self.duration_s + PATIENCE_S if self.requests is None else None
 
     @property
     def may_evict(self) -> bool:
@@ -72,7 +80,8 @@ def soaked(soak: Soak, say: Callable[[str], None]) -> Outcome:
             ]
             with _workers(works, folder) as workers:
                 say(f"{soak.processes} processes serve requests on {engine.name}")
-                reports = [_report(worker, _log(folder, seed)) for seed, worker in enumerate(workers)]
+                until = None if soak.limit_s is None else time.monotonic() + soak.limit_s
+                reports = [reported(worker, _log(folder, seed), until) for seed, worker in enumerate(workers)]
             return Outcome(soak, reports, _evictions(observer) if soak.may_evict else 0)
 
 
@@ -130,11 +139,16 @@ def _log(folder: Path, seed: int) -> Path:
     return folder / f"work{seed}.log"
 
 
-def _report(worker: subprocess.Popen[str], log: Path) -> Report | str:
-    """What a process saw, once it has ended, or its errors."""
-    output, _ = worker.communicate()
-    if worker.returncode:
-        return f"exit code {worker.returncode}, {log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
+def reported(worker: subprocess.Popen[str], log: Path, until: float | None) -> Report | str:
+    """What a process saw, once it has ended, or its errors. It is killed at this time of the monotonic clock."""
+    try:
+        output, _ = worker.communicate(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        failed = f"exit code {worker.returncode}" if worker.returncode else ""
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        output, failed = "", "killed, as it has not ended in time"
+    if failed:
+        return f"{failed}, {log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
     told = json.loads(output)
     return Report(Served(**told["served"]), told["storage_errors"])
 
