@@ -60,6 +60,11 @@ def _bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
     yield ("prefetch",), counters.bytes_prefetched
 
 
+def _staged_bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
+    if cache.storage is not None:
+        yield (cache.storage.name,), cache.counters.bytes_staged
+
+
 def _evictions(cache: UnifiedRadixCache) -> Iterator[Sample]:
     yield (Tier.DEVICE.value,), cache.counters.traffic.device_evictions
     yield (Tier.HOST.value,), cache.counters.traffic.host_evictions
@@ -145,6 +150,13 @@ METRICS = (
         ("transfer",),
         "Bytes moved by transfers that ended well: backup, load, store, prefetch.",
         _bytes,
+    ),
+    Metric(
+        "hicache_staged_bytes",
+        "counter",
+        ("backend",),
+        "Bytes copied once more on their way to or from storage, for a backend that has not accepted host memory.",
+        _staged_bytes,
     ),
     Metric("hicache_evictions", "counter", ("tier",), "Nodes evicted from the device and from the host.", _evictions),
     Metric(

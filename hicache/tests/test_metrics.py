@@ -151,16 +151,19 @@ def test_the_counts_are_those_of_the_cache(metrics: CacheMetrics, tmp_path: Path
     assert scrape.value("hicache_storage_errors_total", backend="memory") == errors == 0, "no call failed"
 
 
-def test_what_is_copied_once_more_on_its_way_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_copied_once_more_on_its_way_is_counted(
+    metrics: CacheMetrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MemoryStorage, "register", lambda *_: False)
-    with open_cache(three_tiers(tmp_path)) as cache:
+    with open_cache(three_tiers(tmp_path), metrics=metrics) as cache:
         insert(cache, 1)
         cache.reset()
         came = fetch(cache, 1)
-        counters = cache.counters
+        scrape, counters = Collected(metrics), cache.counters
     moved = counters.bytes_stored + counters.bytes_prefetched
     assert came == 4 * PAGE, f"the prompt is in storage, {came} tokens came"
     assert counters.bytes_staged == moved > 0, f"STORE-16: of {moved} bytes {counters.bytes_staged} were counted"
+    assert scrape.value("hicache_staged_bytes_total", backend="memory") == moved, "and they are a metric"
 
 
 def test_each_prefetch_stops_for_one_reason(metrics: CacheMetrics, tmp_path: Path) -> None:
