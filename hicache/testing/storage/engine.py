@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -18,6 +19,9 @@ from typing import Any
 from hicache.errors import InvariantError
 
 HOST = "127.0.0.1"
+
+PORTS = range(20_000, 32_000)
+"""Below those that systems give to connections, one of which could take the port of a process that is not running."""
 
 START_S = 60
 """How long a started engine may take until it is ready."""
@@ -129,7 +133,7 @@ class EngineProcess:
         arguments: Sequence[str] = (),
     ) -> None:
         self.engine = engine
-        ports = [_free_port() for _ in range(2 * engine.processes)]
+        ports = free_ports(2 * engine.processes)
         self.settings = EngineSettings(folder, ports[0], ports[1], tuple(ports[::2]), capacity_bytes, evicts, password)
         self._each = [
             replace(self.settings, port=port, admin_port=admin_port)
@@ -226,7 +230,20 @@ def _end(process: subprocess.Popen[bytes] | None) -> None:
         process.wait(STOP_S)
 
 
-def _free_port() -> int:
+def free_ports(count: int) -> list[int]:
+    """Different ports on loopback that nobody listens on."""
+    found: list[int] = []
+    while len(found) < count:
+        port = secrets.choice(PORTS)
+        if port not in found and _is_free(port):
+            found.append(port)
+    return found
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as free:
-        free.bind((HOST, 0))
-        return int(free.getsockname()[1])
+        try:
+            free.bind((HOST, port))
+        except OSError:
+            return False
+    return True
