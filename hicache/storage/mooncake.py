@@ -18,6 +18,7 @@ import numpy as np
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES, Breaker, Pieces
+from hicache.storage.environment import environment
 from hicache.storage.page_io import checksum, identity
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.pause import Pause
@@ -368,26 +369,16 @@ def _library() -> Any:
     return MooncakeDistributedStore
 
 
-@contextmanager
-def _settings(timeout_s: float) -> Iterator[None]:
+def _settings(timeout_s: float) -> dict[str, str]:
     """The environment of the setup of a client. What bounds transfers is read later, and stays for the process."""
-    own = {
-        "MC_RPC_TIMEOUT_MS": str(math.ceil(timeout_s * 1_000)),
-        "MC_RPC_CONNECT_TIMEOUT_MS": str(math.ceil(timeout_s * 1_000)),
-        "MC_STORE_CLIENT_SETUP_RETRIES": "1",
-    }
     for name in ("MC_TCP_STATUS_TIMEOUT_SEC", "MC_TCP_PROGRESS_TIMEOUT_SEC"):
         os.environ.setdefault(name, str(math.ceil(timeout_s)))
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    milliseconds = str(math.ceil(timeout_s * 1_000))
+    return {
+        "MC_RPC_TIMEOUT_MS": milliseconds,
+        "MC_RPC_CONNECT_TIMEOUT_MS": milliseconds,
+        "MC_STORE_CLIENT_SETUP_RETRIES": "1",
+    }
 
 
 def _acquired(kind: Any, setup: Setup) -> Any:
@@ -397,7 +388,7 @@ def _acquired(kind: Any, setup: Setup) -> Any:
         if client is None:
             arguments, timeout_s = setup
             client = kind()
-            with _settings(timeout_s):
+            with environment(_settings(timeout_s)):
                 code = client.setup(*arguments)
             if code:
                 raise OSError(f"the client of the store cannot be set up: code {code}")

@@ -18,6 +18,7 @@ import numpy as np
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.environment import environment
 from hicache.storage.file import HEADER, FileStorage, checked, header_of, read_object
 from hicache.storage.objects import ObjectStorage
 from hicache.storage.paged import Answer, page_bytes
@@ -242,9 +243,14 @@ class NixlObjects(ObjectStorage):
         }
         self._numbers = count(1)
         super().__init__(scope, options)
+        # Without a number NIXL has a thread for each second core, and each thread sends one request at a time.
+        given["num_threads"] = str(self._connections)
+        parameters = {name: value for name, value in given.items() if value is not None}
+        # NIXL has no parameter for retries. Those of AWS's library would take 26 seconds while a service is dead.
+        retries = {"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": str(self._retries + 1)}
         try:
-            parameters = {name: value for name, value in given.items() if value is not None}
-            self._nixl = NixlAgent(self.NAME, "OBJ", parameters)
+            with environment(retries):
+                self._nixl = NixlAgent(self.NAME, "OBJ", parameters)
         except ConfigurationError:
             super()._release()
             raise

@@ -69,6 +69,8 @@ class ObjectStorage(PagedStorage):
         self._part_bytes = parsed.optional_count("part_bytes") or 16 << 20
         if self._part_bytes < MIN_PART_BYTES:
             parsed.refuse("part_bytes", self._part_bytes, f"{MIN_PART_BYTES} or more")
+        self._connections = parsed.optional_count("connections") or 8
+        self._retries = parsed.whole("retries", 2)
         is_local = parsed.optional_text("root") is not None
         self._folder = f"{_prefix(parsed)}/{scope}"
         # In a folder one key may be the beginning of another one. No key contains a plus sign.
@@ -76,7 +78,7 @@ class ObjectStorage(PagedStorage):
         self._store = self._local(parsed) if is_local else self._bucket(parsed)
         # A folder is asked again at once: it makes nobody wait.
         self._pause = Pause(parsed.number("retry_s", 0 if is_local else 1, 3_600), time.monotonic)
-        self._threads = ThreadPoolExecutor(parsed.optional_count("connections") or 8, "hicache-objects")
+        self._threads = ThreadPoolExecutor(self._connections, "hicache-objects")
         self._check_access()
 
     def breaker(self) -> Breaker:
@@ -109,7 +111,7 @@ class ObjectStorage(PagedStorage):
                 "connect_timeout": limit,
                 "timeout": limit,
             },
-            retry_config={"max_retries": parsed.whole("retries", 2), "retry_timeout": limit, "backoff": backoff},
+            retry_config={"max_retries": self._retries, "retry_timeout": limit, "backoff": backoff},
         )
 
     def _check_access(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any
 
 import pytest
@@ -15,12 +16,17 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.nixl import QUEUES, NixlAgent, NixlFiles, NixlObjects
 from hicache.storage.registry import open_backend
+from hicache.testing.storage.engines import BUCKET
 from hicache.testing.storage.page_bytes import Sheet
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start
 from .test_faults import KEYS, kept, read, until
+from .test_objects import answering
 
 needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="nixl is not installed: pip install 'hicache[nixl]'")
+TOGETHER_S = 10
+"""How long a request waits for others that are under way at the same time."""
+
 on_moto = pytest.mark.parametrize("engine", ["moto-nixl"], indirect=True)
 
 
@@ -113,6 +119,49 @@ def test_a_late_transfer_writes_into_no_memory_of_the_caller(start: Start, open_
     process.resume()
     until(lambda: backend.get(KEYS[1:2], Sheet([(PAGE_BYTES,)]).pages, []) == [True], "the service goes on")
     assert sheet.read(0) == bytes([9]) * PAGE_BYTES, "STORE-3: the memory belongs to the caller again"
+
+
+@needs_nixl
+def test_a_transfer_of_an_object_is_repeated_as_often_as_the_option_says() -> None:
+    # NIXL's own repetitions of one request take 26 seconds on a service that is dead.
+    with answering([404, 200, 503]) as (url, asked), closing(on_service(url, retries=2)) as backend:
+        before = len(asked)
+        with pytest.raises(OSError, match="NIXL_ERR_BACKEND"):
+            write(backend, 1)
+        assert len(asked) - before == 3, f"expected one request and two retries, got {asked[before:]}"
+
+
+@needs_nixl
+def test_as_many_transfers_of_objects_are_under_way_as_there_are_connections() -> None:
+    count = 4
+    together = Barrier(count, timeout=TOGETHER_S)
+
+    def wait_for_others(command: str) -> None:
+        if command == "PUT":
+            with suppress(BrokenBarrierError):
+                together.wait()
+
+    with (
+        answering([404, 200], wait_for_others) as (url, asked),
+        closing(on_service(url, connections=count)) as backend,
+    ):
+        writers = [Thread(target=write, args=(backend, number)) for number in range(1, count + 1)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+    assert not together.broken, f"expected {count} requests at a time, got one after the other: {asked}"
+
+
+def on_service(url: str, **options: object) -> NixlObjects:
+    """A backend on a server that authenticates nobody."""
+    keys = {"access_key_id": "a-key", "secret_access_key": "a-secret-of-no-use"}
+    return NixlObjects(SCOPE, {"bucket": BUCKET, "endpoint": url, **keys, **options})
+
+
+def write(backend: NixlObjects, number: int) -> None:
+    """Write one object with NIXL."""
+    backend._nixl.move_object("WRITE", bytearray(b"a page"), f"page-{number}", number, timeout_s=60)
 
 
 class Known:

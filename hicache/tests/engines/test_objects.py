@@ -155,10 +155,10 @@ def test_a_bucket_that_does_not_exist_is_an_error_at_opening(process: EngineProc
 
 
 @contextmanager
-def answering(statuses: list[int]) -> Iterator[tuple[str, list[str]]]:
+def answering(statuses: list[int], before: Callable[[str], object] = lambda _: None) -> Iterator[tuple[str, list[str]]]:
     """A server that answers with these statuses, the last of them again and again; its URL, and what it was asked.
 
-    It has an empty list of objects.
+    It has an empty list of objects. `before`: is called with the method of a request before the answer.
     """
     asked: list[str] = []
 
@@ -167,6 +167,7 @@ def answering(statuses: list[int]) -> Iterator[tuple[str, list[str]]]:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             status = statuses[min(len(asked), len(statuses) - 1)]
             asked.append(f"{self.command} {self.headers.get('Authorization', '')}")
+            before(self.command)
             body = b"<ListBucketResult></ListBucketResult>" if status == HTTPStatus.OK else b""
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
