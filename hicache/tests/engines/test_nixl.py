@@ -24,10 +24,14 @@ from .test_faults import KEYS, kept, read, until
 from .test_objects import answering
 
 needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="nixl is not installed: pip install 'hicache[nixl]'")
+needs_objects = pytest.mark.skipif(
+    find_spec("nixl") is None or find_spec("obstore") is None,
+    reason="nixl or obstore is not installed: pip install 'hicache[nixl-objects]'",
+)
+on_moto = pytest.mark.parametrize("engine", ["moto-nixl"], indirect=True)
+
 TOGETHER_S = 10
 """How long a request waits for others that are under way at the same time."""
-
-on_moto = pytest.mark.parametrize("engine", ["moto-nixl"], indirect=True)
 
 
 @needs_nixl
@@ -121,7 +125,7 @@ def test_a_late_transfer_writes_into_no_memory_of_the_caller(start: Start, open_
     assert sheet.read(0) == bytes([9]) * PAGE_BYTES, "STORE-3: the memory belongs to the caller again"
 
 
-@needs_nixl
+@needs_objects
 def test_a_transfer_of_an_object_is_repeated_as_often_as_the_option_says() -> None:
     # NIXL's own repetitions of one request take 26 seconds on a service that is dead.
     with answering([404, 200, 503]) as (url, asked), closing(on_service(url, retries=2)) as backend:
@@ -131,7 +135,7 @@ def test_a_transfer_of_an_object_is_repeated_as_often_as_the_option_says() -> No
         assert len(asked) - before == 3, f"expected one request and two retries, got {asked[before:]}"
 
 
-@needs_nixl
+@needs_objects
 def test_as_many_transfers_of_objects_are_under_way_as_there_are_connections() -> None:
     count = 4
     together = Barrier(count, timeout=TOGETHER_S)
