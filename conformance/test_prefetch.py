@@ -651,6 +651,8 @@ def put_tombstone_on_host(driver: Driver, component: str, *prompts: Pages) -> No
     lacking = {name for name in evicted_with(driver, component) if TOMBSTONE not in host_slots(driver, name)}
     assert lacking == evicted_with(driver, component), f"EVICT-3: {component} of {TOMBSTONE} left the host"
     assert TOMBSTONE in host_slots(driver, FULL), f"EVICT-3: KV of {TOMBSTONE} is on the host"
+    found = sum(tier_hits(driver, TOMBSTONE))
+    assert found < len(TOMBSTONE), f"MATCH-1: {TOMBSTONE} has no {component}: expected fewer pages, {found} are found"
 
 
 def kv_read(driver: Driver, first_call: int, prompt: Pages) -> dict[str, list[int]]:

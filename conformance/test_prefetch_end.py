@@ -428,6 +428,10 @@ def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Driver
             receipt = long.lock_host(best_match(long, branch))
             evict_host(long, MAMBA)
             long.unlock_host(receipt)
+            found = sum(tier_hits(long, half))
+            assert found < len(half), (
+                f"MATCH-1: the host has KV alone: expected fewer pages than {len(half)}, {found} are found"
+            )
             came, _ = require_kept_when_cut(long, LONG, batches, on_host=len(half))
             batches += 1
             assert batches < MAX_BATCHES, f"FETCH-11: {MAX_BATCHES} batches were read: expected all pages, got {came}"
