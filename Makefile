@@ -11,7 +11,7 @@ export TOX_DISCOVER ?= $(lastword $(wildcard $(PYENV)/versions/3.10.*/bin/python
 # A run starts many processes, and without bytecode each of them compiles the suites. Images of containers often set this.
 unexport PYTHONDONTWRITEBYTECODE
 
-# pip would compile all modules of all libraries, and most of them are never imported. Python compiles the others itself.
+# pip would compile all modules of all libraries, and most of them are never imported. Python compiles those that are.
 export PIP_COMPILE ?= no
 
 .PHONY: verify test clean

@@ -1,4 +1,4 @@
-"""environment: variables of the process, for a library that is set up by nothing else."""
+"""environment: sets variables of the process while a library that reads them is set up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _lock = RLock()
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the process for the time of the block. One thread at a time is in such a block."""
+    """Set variables of the process for the time of the block. Only one thread at a time is in such a block."""
     with _lock:
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)

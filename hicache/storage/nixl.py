@@ -243,7 +243,7 @@ class NixlObjects(ObjectStorage):
         }
         self._numbers = count(1)
         super().__init__(scope, options)
-        # Without a number NIXL has a thread for each second core, and each thread sends one request at a time.
+        # A thread of NIXL sends one request at a time. By default there are half as many threads as cores.
         given["num_threads"] = str(self._connections)
         parameters = {name: value for name, value in given.items() if value is not None}
         # NIXL has no parameter for retries. Those of AWS's library would take 26 seconds while a service is dead.

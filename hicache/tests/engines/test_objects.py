@@ -158,7 +158,7 @@ def test_a_bucket_that_does_not_exist_is_an_error_at_opening(process: EngineProc
 def answering(statuses: list[int], before: Callable[[str], object] = lambda _: None) -> Iterator[tuple[str, list[str]]]:
     """A server that answers with these statuses, the last of them again and again; its URL, and what it was asked.
 
-    It has an empty list of objects. `before`: is called with the method of a request before the answer.
+    It has an empty list of objects. `before`: called with the method of each request, before it is answered.
     """
     asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""environment: variables of the process are set for the time of a block alone."""
+"""environment: the process has the variables during a block, and not after it."""
 
 from __future__ import annotations
 
