@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from ctypes import CDLL
 from dataclasses import replace
 from typing import Any, Protocol
+from weakref import finalize
 
 import torch
 from torch import _C
@@ -103,11 +104,17 @@ class _CudaArray:
 
 
 class PinnedMemory:
-    """Pins whole tensors, one registration each: no page of a pool is in two."""
+    """Pins whole tensors, one registration each: no page of a pool is in two.
+
+    The tensors stay in memory until they are unpinned: by `close`, or when this object is collected. CUDA keeps the
+    addresses of pinned memory, and refuses to pin what is mapped there afterwards.
+    """
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
-        self._pointers: list[int] = []
+        self._pinned: list[torch.UntypedStorage] = []
+        # At the end of the process the driver unpins what is left.
+        finalize(self, _unpin, runtime, self._pinned).atexit = False
 
     def pin(self, tensors: Iterable[torch.Tensor]) -> None:
         """Pin all of them, or none. Raises PinningError with CUDA's code and text when a tensor cannot be pinned."""
@@ -123,21 +130,31 @@ class PinnedMemory:
         if not storage.nbytes():
             return
         error = self._runtime.cudaHostRegister(storage.data_ptr(), storage.nbytes(), MAPPED_FOR_EVERY_CONTEXT)
-        self._check(f"cudaHostRegister of {storage.nbytes()} bytes", error)
-        self._pointers.append(storage.data_ptr())
+        self._check(f"cudaHostRegister of {storage.nbytes()} bytes", _taken(self._runtime, error))
+        self._pinned.append(storage)
 
     def close(self) -> None:
         """Unpin everything. May be called twice. Raises PinningError when CUDA refuses, after trying all."""
-        pointers, self._pointers = self._pointers, []
-        errors = [self._runtime.cudaHostUnregister(pointer) for pointer in pointers]
-        for error in errors:
-            self._check("cudaHostUnregister", error)
+        for code in _unpin(self._runtime, self._pinned):
+            self._check("cudaHostUnregister", code)
 
-    def _check(self, call: str, error: Any) -> None:
-        if int(error):
-            # CUDA keeps the error for the next kernel of the model, which would fail with it.
-            self._runtime.cudaGetLastError()
-            raise PinningError(f"{call} failed with CUDA error {int(error)}: {self._runtime.cudaGetErrorString(error)}")
+    def _check(self, call: str, code: Any) -> None:
+        if int(code):
+            raise PinningError(f"{call} failed with CUDA error {int(code)}: {self._runtime.cudaGetErrorString(code)}")
+
+
+def _unpin(runtime: CudaRuntime, pinned: list[torch.UntypedStorage]) -> list[Any]:
+    """Unpin all of them, and empty the list. Returns CUDA's codes."""
+    storages = pinned.copy()
+    pinned.clear()
+    return [_taken(runtime, runtime.cudaHostUnregister(storage.data_ptr())) for storage in storages]
+
+
+def _taken(runtime: CudaRuntime, error: Any) -> Any:
+    """CUDA's code, which CUDA forgets: it keeps an error for the next kernel of the model, which would fail with it."""
+    if int(error):
+        runtime.cudaGetLastError()
+    return error
 
 
 class HostPools(TierPools):

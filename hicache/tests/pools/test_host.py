@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from copy import copy
 from dataclasses import replace
 from mmap import PAGESIZE
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,15 +93,23 @@ def test_a_cache_without_a_host_tier_has_no_host_pools() -> None:
 # POOL-6: host memory is pinned where there is a GPU, and a refusal is never ignored.
 
 
+def is_mapped(pointer: int) -> bool:
+    """Whether this process has memory at an address."""
+    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(int(start, 16) <= pointer < int(end, 16) for start, end in ranges)
+
+
 class FakeCudaRuntime:
     """Pins memory in a dictionary.
 
     `refused`: which registration fails, counted from 0. `calls`: registrations. `pinned`: sizes by pointer, in order.
+    `unmapped`: pointers whose memory was given back to the system before it was unpinned.
     `last_error`: of the last call that failed, until somebody asks for it: the next kernel of the model fails with it.
     """
 
     def __init__(self, refused: int | None = None) -> None:
         self.pinned: dict[int, int] = {}
+        self.unmapped: list[int] = []
         self.last_error = 0
         self._refused = refused
         self.calls = 0
@@ -115,6 +125,8 @@ class FakeCudaRuntime:
 
     def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
         """Unpin memory, or 713 when it is not pinned."""
+        if not is_mapped(pointer):
+            self.unmapped.append(pointer)
         return 0 if self.pinned.pop(pointer, None) else self._failed(713)
 
     def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
@@ -146,6 +158,17 @@ def test_every_tensor_is_pinned_as_a_whole_until_the_end() -> None:
     pools.close()
     assert not runtime.pinned, f"after the end nothing is pinned, but {runtime.pinned} are"
     pools.close()
+
+
+def test_pools_that_nobody_closes_are_unpinned_while_their_memory_is_there() -> None:
+    runtime = FakeCudaRuntime()
+    pools = HostPools(CONFIG, pool_specs(CONFIG))
+    pools.pin(runtime)
+    assert len(runtime.pinned) == TENSORS, f"{TENSORS} tensors were expected, got {runtime.pinned}"
+    del pools
+    gc.collect()
+    assert not runtime.pinned, f"POOL-6: nobody can close the pools any more, and pinned are {runtime.pinned}"
+    assert runtime.unmapped == [], f"POOL-6: memory was unmapped before it was unpinned: {runtime.unmapped}"
 
 
 @pytest.mark.parametrize("refused", range(TENSORS))
@@ -207,8 +230,10 @@ def test_a_pool_without_layers_needs_no_pinning() -> None:
     runtime = FakeCudaRuntime()
     without = replace(MODEL.pools[2], layers=0)
     config = replace(CONFIG, model=replace(MODEL, pools=(*MODEL.pools[:2], without, *MODEL.pools[3:])))
-    HostPools(config, pool_specs(config)).pin(runtime)
+    pools = HostPools(config, pool_specs(config))
+    pools.pin(runtime)
     assert len(runtime.pinned) == TENSORS - 2, f"CUDA refuses empty memory, got {runtime.pinned}"
+    pools.close()
 
 
 def test_without_a_gpu_nothing_is_pinned() -> None:
