@@ -486,12 +486,13 @@ def record_of(
     """The record of a finished run. `started`: in UTC. `subjects`: as in the tags of its tests, if there are any."""
     is_of_run = not subjects or "" in subjects
     implementation, profile, capabilities = identity if is_of_run else _own_subject(sorted(subjects))
+    gpus = gpu_names() if parts_run(executions, CONTRACT, implementation) else ""
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
-        environment={**_environment(config), GPU: (parts_run(executions, CONTRACT) and gpu_names()) or NO_GPU},
+        environment={**_environment(config), GPU: gpus or NO_GPU},
         profile=profile,
         capabilities=capabilities,
         executions=tuple(executions),

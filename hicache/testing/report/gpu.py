@@ -30,15 +30,19 @@ GPU, NO_GPU = "gpu", "none"
 """The name in the environment of a run for the GPUs that it had, and what stands there without one."""
 
 
-def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause]) -> set[GpuPart]:
-    """The parts that tests ran: on a GPU, or on a model of CUDA."""
-    return {part for one in executions if one.outcome is not Outcome.SKIPPED for part in _parts_of(one, clauses)}
+def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], implementation: str = "") -> set[GpuPart]:
+    """The parts that tests ran: on a GPU, or on a model of CUDA. `implementation`: as in the record of the run."""
+    run = [one for one in executions if one.outcome is not Outcome.SKIPPED]
+    parts = {part for one in run for part in _parts_of(one, clauses)}
+    # An adapter that is opened on a GPU copies on streams, whatever executor a configuration names.
+    is_on_gpu = implementation.partition("@")[2].startswith("cuda")
+    return parts | ({GpuPart.STREAMS} if is_on_gpu and any(_executors(one) for one in run) else set())
 
 
 def not_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> tuple[GpuPart, ...]:
     """The parts that the cache has and that no test ran on a GPU."""
     has_gpu = record.environment.get(GPU, NO_GPU) != NO_GPU
-    run = parts_run(record.executions, clauses) if has_gpu else set[GpuPart]()
+    run = parts_run(record.executions, clauses, record.implementation) if has_gpu else set[GpuPart]()
     return tuple(part for part in GpuPart if _CAPABILITY_OF[part].name in record.capabilities and part not in run)
 
 
@@ -48,10 +52,15 @@ def told_of_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> str:
     return f"No test ran on a GPU of: {', '.join(part.value for part in parts)}" if parts else ""
 
 
+def _executors(execution: Execution) -> set[str]:
+    """The kinds of executor that the configuration of a test names; none without a host tier."""
+    return {kind.value for kind in ExecutorKind} & set(execution.configuration.replace("/", "-").split("-"))
+
+
 def _parts_of(execution: Execution, clauses: Mapping[str, Clause]) -> set[GpuPart]:
     """The parts that a test runs. A test on NCCL has it in its id, one on streams in its configuration."""
     shown = {
-        GpuPart.STREAMS: ExecutorKind.STREAMS.value in execution.configuration.replace("/", "-").split("-"),
+        GpuPart.STREAMS: ExecutorKind.STREAMS.value in _executors(execution),
         GpuPart.PINNED_MEMORY: any(clauses[one].gpu for one in execution.clauses if one in clauses),
         GpuPart.NCCL: "nccl" in execution.node_id.partition("[")[2].rstrip("]").split("-"),
     }

@@ -144,6 +144,18 @@ def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     assert told.count(",") == 1, f"the other two parts did not run, got {told!r}"
 
 
+@pytest.mark.parametrize("configuration", ["full/page16/lru", "full/page16/lru/write_through-page_first-threaded"])
+def test_an_adapter_on_a_gpu_copies_on_streams_where_there_is_a_host_tier(configuration: str) -> None:
+    ran = execution("HOST-7", configuration=configuration)
+    run = replace(record(ran), capabilities=tuple(ALL), environment={GPU: "a GPU of some kind"})
+    for implementation, has_streams in (
+        ("package:Cache", False),
+        ("package:Cache@cuda:1", "threaded" in configuration),
+    ):
+        told = told_of_gpu(replace(run, implementation=implementation), CONTRACT)
+        assert ("CUDA streams" not in told) is has_streams, f"{implementation} on {configuration}: got {told!r}"
+
+
 def test_what_ran_on_a_model_of_cuda_did_not_run_on_a_gpu() -> None:
     ran = tuple(one for one, _ in ON_GPU.values())
     for environment in ({GPU: NO_GPU}, {"python": "3.10.1"}):
