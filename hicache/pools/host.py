@@ -129,8 +129,8 @@ class PinnedMemory:
         # CUDA refuses empty memory: a pool has none when its pipeline stage has no such layer.
         if not storage.nbytes():
             return
-        error = self._runtime.cudaHostRegister(storage.data_ptr(), storage.nbytes(), MAPPED_FOR_EVERY_CONTEXT)
-        self._check(f"cudaHostRegister of {storage.nbytes()} bytes", _taken(self._runtime, error))
+        code = self._runtime.cudaHostRegister(storage.data_ptr(), storage.nbytes(), MAPPED_FOR_EVERY_CONTEXT)
+        self._check(f"cudaHostRegister of {storage.nbytes()} bytes", _clear_error(self._runtime, code))
         self._pinned.append(storage)
 
     def close(self) -> None:
@@ -144,17 +144,17 @@ class PinnedMemory:
 
 
 def _unpin(runtime: CudaRuntime, pinned: list[torch.UntypedStorage]) -> list[Any]:
-    """Unpin all of them, and empty the list. Returns CUDA's codes."""
+    """Unpin all of them, and empty the list. Returns the error codes of CUDA, 0 for success."""
     storages = pinned.copy()
     pinned.clear()
-    return [_taken(runtime, runtime.cudaHostUnregister(storage.data_ptr())) for storage in storages]
+    return [_clear_error(runtime, runtime.cudaHostUnregister(storage.data_ptr())) for storage in storages]
 
 
-def _taken(runtime: CudaRuntime, error: Any) -> Any:
-    """CUDA's code, which CUDA forgets: it keeps an error for the next kernel of the model, which would fail with it."""
-    if int(error):
+def _clear_error(runtime: CudaRuntime, code: Any) -> Any:
+    """Clear CUDA's last error, if a call returned one: the next kernel would fail with it. Returns the code."""
+    if int(code):
         runtime.cudaGetLastError()
-    return error
+    return code
 
 
 class HostPools(TierPools):

@@ -30,7 +30,7 @@ GPU, NO_GPU = "gpu", "none"
 """The name in the environment of a run for the GPUs that it had, and what stands there without one."""
 
 
-def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], implementation: str = "") -> set[GpuPart]:
+def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], implementation: str) -> set[GpuPart]:
     """The parts that tests ran: on a GPU, or on a model of CUDA. `implementation`: as in the record of the run."""
     run = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     parts = {part for one in run for part in _parts_of(one, clauses)}

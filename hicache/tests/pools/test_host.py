@@ -174,8 +174,9 @@ def test_pools_that_nobody_closes_are_unpinned_while_their_memory_is_there() -> 
 @pytest.mark.parametrize("refused", range(TENSORS))
 def test_a_refused_registration_raises_with_cudas_words_and_pins_nothing(refused: int) -> None:
     runtime = FakeCudaRuntime(refused)
+    pools = HostPools(CONFIG, pool_specs(CONFIG))
     with pytest.raises(PinningError, match=r"cudaHostRegister of \d+ bytes failed with CUDA error 2: out of memory"):
-        HostPools(CONFIG, pool_specs(CONFIG)).pin(runtime)
+        pools.pin(runtime)
     assert not runtime.pinned, f"POOL-6: what was pinned before the refusal is given back, but {runtime.pinned} are not"
     assert not runtime.last_error, f"POOL-6: the next kernel of the model would fail with error {runtime.last_error}"
 
