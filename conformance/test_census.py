@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
-from hicache.testing.census import SlotTensor, find_slot_tensors
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import StopPolicy, Tier
@@ -17,6 +17,9 @@ from hicache.types import StopPolicy, Tier
 from .scenario import evict_all, key_of, put_on_both
 from .storage_scenes import prefetch, put_in_storage_alone
 from .tree_view import Pages, device_slots
+
+if TYPE_CHECKING:
+    from hicache.testing.census import SlotTensor
 
 PROMPT = (1, 2, 3)
 NEEDS = (Capability.CENSUS, Capability.SNAPSHOT)
@@ -29,6 +32,9 @@ Rows = Mapping[str, Mapping[Pages, bytes]]
 
 def census(driver: Driver, turn: int) -> list[SlotTensor]:
     """Every tensor of the cache that is indexed by slot, filled with the values of a turn."""
+    # Imported here because it needs torch, which a cache without a census may not need.
+    from hicache.testing.census import find_slot_tensors
+
     adapter = driver.adapter
     found = find_slot_tensors(adapter.slot_roots(), adapter.slot_counts(), driver.config.page_size, adapter.slot_axes)
     for one in found:

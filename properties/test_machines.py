@@ -49,8 +49,9 @@ OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
 """All combinations; and all components without a sidecar, for caches of blocks that have none."""
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
-GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda"))]
-ON_STREAMS = pytest.mark.parametrize("is_modelled", [True, pytest.param(False, marks=GPU)], ids=["model", "gpu"])
+ON_STREAMS = pytest.mark.parametrize(
+    "is_modelled", [True, pytest.param(False, marks=pytest.mark.gpu)], ids=["model", "gpu"]
+)
 
 SHORT = 8
 """Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
@@ -238,6 +239,9 @@ def _on_streams(
     """Search on a GPU, or on a model of one; skips the test if the adapter does not run on a model."""
     if is_modelled and adapter_type.on_model(0) is None:
         pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    # Asked here and not at collection: a search of a cache without streams needs no torch.
+    if not is_modelled and (missing := missing_device("cuda")):
+        pytest.skip(missing)
     met = Counter[Situation]()
     return search(machine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -74,12 +75,18 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
     return records[0]
 
 
-def run_apart(adapter: str, folder: Path, *arguments: str) -> RunRecord:
-    """Run pytest on an adapter in a process of its own, from the checkout; its record, which it writes to `folder`."""
-    run_file = folder / "run.json"
+def run_apart(adapter: str, folder: Path, *arguments: str, absent: str = "") -> RunRecord:
+    """Run pytest on an adapter in a process of its own, from the checkout; its record, which it writes to `folder`.
+
+    `absent`: a library that the process cannot import.
+    """
+    run_file, environment = folder / "run.json", dict(os.environ)
+    if absent:
+        (folder / f"{absent}.py").write_text(f"raise ImportError('{absent} is absent in this test')\n", "utf-8")
+        environment["PYTHONPATH"] = str(folder)
     options = ("-q", "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(run_file))
     command = [sys.executable, "-m", "pytest", *arguments, *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
     return read_run(run_file)
 
