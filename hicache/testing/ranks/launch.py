@@ -1,23 +1,17 @@
-"""Launch: starts a process for each rank of a mesh, as torchrun does, and collects each rank's outcome in time."""
+"""Launch: starts a process for each rank of a mesh, and collects each rank's outcome in time."""
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from typing import Any, Final
 
 from hicache.testing.plugin.doing import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
@@ -26,7 +20,7 @@ from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
 from hicache.testing.ranks.world import Mesh
 
-START_METHOD = "forkserver"
+START_METHOD: Final = "forkserver"
 """The fork server has torch imported, so that a process costs a fork; it does not initialise CUDA, so children can."""
 
 ENDED = "the process of a rank ended"
@@ -35,24 +29,15 @@ ENDED = "the process of a rank ended"
 SILENT = "a rank did not end in time"
 """The cause of the failure of a rank that had to be killed."""
 
-_WAKE = signal.SIGUSR1
-"""The signal that ends the agent's wait."""
-
-_AGENT = "torch.distributed.elastic.agent"
-"""The package of torchrun's agent: its loop, in which it looks whether processes have ended."""
-
-_AGENT_S = 5.0
-"""How long the agent has to see that a process ended."""
-
-_POLL_S = 0.25
-
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""The signals whose handlers torchrun's agent replaces and does not restore."""
+GRACE_S = 30.0
+"""How long the others may go on after a process was killed or crashed: they wait for it, and then say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How the processes are started. Each launch needs an empty `folder` of its own.
+
+    A process has the variables of torchrun that name its rank: RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE.
 
     `backend`: gloo or nccl. `deadline_s`: for the whole launch; processes that still run then are killed. `timeout_s`:
     how long a collective waits for a rank. `is_recorded`: calls are compared before they are entered.
@@ -86,40 +71,17 @@ class Launch:
         ends_at_s = time.time() + self.deadline_s
         task = Task(entry, arguments, self.mesh, self.backend, self.folder, self.timeout_s, ends_at_s, self.is_recorded)
         exit_codes = self._run(task)
-        return [self._outcome(RankFiles(self.folder, rank), exit_codes.get(rank)) for rank in range(self.mesh.ranks)]
+        return [self._outcome(RankFiles(self.folder, rank), code) for rank, code in enumerate(exit_codes)]
 
-    def _run(self, task: Task) -> dict[int, int]:
-        """Run all processes until they end or the deadline; returns the exit codes of those that failed."""
-        # The agent logs each of its steps to a logger that nothing reads.
-        logging.getLogger("torchelastic-events-null").setLevel(logging.WARNING)
-        multiprocessing.get_context(START_METHOD).set_forkserver_preload(_needed(task))
-        for rank in range(self.mesh.ranks):
-            sys.audit(PROCESS_STARTED, rank)
-        ranks = [RankFiles(self.folder, rank) for rank in range(self.mesh.ranks)]
-        try:
-            with _signals_kept(), _watched(self.deadline_s, ranks):
-                elastic_launch(self._config(), work)(task)
-        except ChildFailedError as error:
-            return {rank: failure.exitcode for rank, failure in error.failures.items()}
-        except _AllOverError:
-            return {}
-        return {}
-
-    def _config(self) -> LaunchConfig:
-        return LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=self.mesh.ranks,
-            run_id=self.folder.name,
-            rdzv_backend="c10d",
-            rdzv_endpoint=str(self.folder / "rendezvous"),
-            rdzv_configs={"store_type": "file", "timeout": int(self.deadline_s) + 1},
-            max_restarts=0,
-            monitor_interval=0.02,
-            start_method=START_METHOD,
-            logs_specs=DefaultLogsSpecs(log_dir=str(self.folder / "logs"), redirects=Std.ALL),
-            local_addr="localhost",
-        )
+    def _run(self, task: Task) -> list[int | None]:
+        """Run all processes until they end or have to be killed. Returns their exit codes; None: it was killed."""
+        context = multiprocessing.get_context(START_METHOD)
+        context.set_forkserver_preload(_needed(task))
+        processes = [context.Process(target=work, args=(rank, task)) for rank in range(self.mesh.ranks)]
+        end_s = time.monotonic() + self.deadline_s
+        with _started(processes):
+            _wait_for(processes, end_s)
+            return [process.exitcode for process in processes]
 
     def _outcome(self, files: RankFiles, exit_code: int | None) -> Outcome:
         found = files.outcome()
@@ -131,15 +93,11 @@ class Launch:
         if stack:
             how = f"had not ended within {self.deadline_s:g} s{where}:\n{stack}"
             return Outcome(files.rank, None, how, (SILENT,))
-        ended = "ended" if exit_code is None else f"ended with code {exit_code}"
-        how = f"{ended}{where} and left no outcome:\n{self._words(files.rank)}"
+        if exit_code is None:
+            return Outcome(files.rank, None, f"had not ended when it was killed{where}", (SILENT,))
+        how = f"ended with code {exit_code}{where} and left no outcome:\n{files.words()}"
         _, reason = read_doing(files.doing)
         return Outcome(files.rank, None, how, (f"{ENDED}: {reason}" if reason else ENDED,))
-
-    def _words(self, rank: int) -> str:
-        """The standard error of a rank."""
-        logs = (self.folder / "logs").rglob(f"{rank}/stderr.log")
-        return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
 
 def _needed(task: Task) -> list[str]:
@@ -152,53 +110,26 @@ def _needed(task: Task) -> list[str]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    handlers = {number: signal.getsignal(number) for number in HANDLED}
+def _started(processes: Sequence[BaseProcess]) -> Iterator[None]:
+    """The processes run in the block. Those that still run at its end are killed."""
     try:
+        for rank, process in enumerate(processes):
+            sys.audit(PROCESS_STARTED, rank)
+            process.start()
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        begun = [process for process in processes if process.pid is not None]
+        for process in begun:
+            process.kill()
+        for process in begun:
+            process.join()
 
 
-class _AllOverError(Exception):
-    """Every rank is over, and the agent still waits for one whose process ended."""
-
-
-@contextmanager
-def _watched(deadline_s: float, ranks: Sequence[RankFiles]) -> Iterator[None]:
-    """Kill the children that are started inside the block when the deadline passes.
-
-    torchrun's agent waits without end for a process that ended with code 0 and returned nothing, as `os._exit(0)` does.
-    Raises _AllOverError in this thread, which is the main one, when it is in its loop and every other rank has its
-    outcome.
-    """
-    before, over, main = set(multiprocessing.active_children()), threading.Event(), threading.get_ident()
-
-    def watch() -> None:
-        end_s, is_late, over_s = time.monotonic() + deadline_s, False, 0.0
-        while not over.wait(_POLL_S):
-            if not is_late and time.monotonic() >= end_s:
-                is_late = True
-                for child in set(multiprocessing.active_children()) - before:
-                    child.kill()
-            is_over = all(rank.is_over() for rank in ranks) and any(rank.is_lost() for rank in ranks)
-            over_s = over_s + _POLL_S if is_over else 0.0
-            if over_s >= _AGENT_S:
-                signal.pthread_kill(main, _WAKE)
-
-    def wake(_: int, frame: FrameType | None) -> None:
-        # The agent may have seen the end, and be slow: in the middle of an import for example, which must be finished.
-        if frame is not None and str(frame.f_globals.get("__name__")).startswith(_AGENT):
-            over.set()  # Once: what the agent cleans up now must be finished too.
-            raise _AllOverError
-
-    previous = signal.signal(_WAKE, wake)
-    watcher = threading.Thread(target=watch, name="hicache-ranks", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        signal.signal(_WAKE, signal.SIG_DFL if previous is None else previous)
+def _wait_for(processes: Sequence[BaseProcess], end_s: float) -> None:
+    """Return when all have ended, at a time of `time.monotonic`, or some time after one was killed or crashed."""
+    has_failed = False
+    while (running := [one for one in processes if one.is_alive()]) and (left_s := end_s - time.monotonic()) > 0:
+        if not has_failed and any(one.exitcode for one in processes):
+            has_failed, end_s = True, min(end_s, time.monotonic() + GRACE_S)
+            continue
+        wait([one.sentinel for one in running], left_s)

@@ -53,37 +53,27 @@ class RanksFailedError(HiCacheError, AssertionError):
 class RankFiles:
     """The files that one rank writes for the process that started it.
 
-    They are its process, its notes, its stack, its outcome, and why it was ended.
+    They are what it prints, its notes, its stack, its outcome, and why it was ended.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.stack = folder / f"rank{rank}.stack"
         self.doing = folder / f"rank{rank}.doing"
-        self._process = folder / f"rank{rank}.process"
+        self._stdout = folder / f"rank{rank}.stdout"
+        self._stderr = folder / f"rank{rank}.stderr"
         self._outcome = folder / f"rank{rank}.outcome"
         self._notes = folder / f"rank{rank}.notes"
 
     def begin(self) -> None:
-        """Write which process runs this rank."""
-        draft = self._process.with_suffix(".begun")
-        draft.write_text(str(os.getpid()), encoding="utf-8")
-        draft.rename(self._process)
+        """Write what this process prints to files, from now on."""
+        for descriptor, path in ((1, self._stdout), (2, self._stderr)):
+            with path.open("wb") as file:
+                os.dup2(file.fileno(), descriptor)
 
-    def is_over(self) -> bool:
-        """Whether the rank has an outcome, or its process ended without one."""
-        return self._outcome.exists() or self.is_lost()
-
-    def is_lost(self) -> bool:
-        """Whether the process of this rank ended without an outcome."""
-        if not self._process.exists():
-            return False
-        try:
-            os.kill(int(self._process.read_text(encoding="utf-8")), 0)
-        except ProcessLookupError:
-            # The outcome may have come since.
-            return not self._outcome.exists()
-        return False
+    def words(self) -> str:
+        """What the rank wrote to its standard error."""
+        return self._stderr.read_text(encoding="utf-8", errors="replace") if self._stderr.exists() else ""
 
     def note(self, text: str) -> None:
         """Append where the rank is."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
-import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -51,12 +52,13 @@ class Task:
     is_recorded: bool
 
 
-def work(task: Task) -> None:
-    """Run the rank that the environment names."""
-    # When one rank dies, the agent terminates the others. SIGTERM stays blocked until each has written its outcome.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    files = RankFiles(task.folder, int(os.environ["RANK"]))
+def work(rank: int, task: Task) -> None:
+    """Run one rank."""
+    number, size = str(rank), str(task.mesh.ranks)
+    os.environ.update(RANK=number, LOCAL_RANK=number, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
+    files = RankFiles(task.folder, rank)
     files.begin()
+    threading.Thread(target=_end_with_parent, name="hicache-parent", daemon=True).start()
     DOING.open(files.doing)
     with files.stack.open("w", encoding="utf-8") as stack:
         faulthandler.dump_traceback_later(
@@ -66,7 +68,14 @@ def work(task: Task) -> None:
             _run_rank(task, files)
         finally:
             faulthandler.cancel_dump_traceback_later()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: nobody else would end a rank that hangs."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_rank(task: Task, files: RankFiles) -> None:
@@ -92,7 +101,7 @@ def _join(task: Task, files: RankFiles) -> ProcessWorld:
     store = FileStore(str(task.folder / "store"), ranks)
     device = "cpu"
     if task.backend == "nccl":
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        device = f"cuda:{files.rank}"
         torch.cuda.set_device(device)
     _await_all("start", store, task, files)
     distributed.init_process_group(

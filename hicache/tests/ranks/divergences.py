@@ -193,11 +193,26 @@ def is_killed(world: RankWorld) -> str:
 
 
 def hangs(world: RankWorld) -> None:
-    """Rank 1 loops for ever between two calls, and ignores SIGTERM."""
+    """Rank 1 loops for ever between two calls."""
     group = groups_of(world)["tp"]
     group.barrier("begin")
     while group.rank == 1:
         time.sleep(0.05)
+
+
+def is_killed_while_another_hangs(world: RankWorld) -> None:
+    """Rank 1 is killed, and rank 0 never ends."""
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()
+
+
+def tells_and_hangs(world: RankWorld, place: Path) -> None:
+    """No rank ends; the number of the process of rank 1 is written to `place`."""
+    if world.rank == 1:
+        place.with_suffix(".draft").write_text(str(os.getpid()), encoding="ascii")
+        place.with_suffix(".draft").rename(place)
+    threading.Event().wait()
 
 
 def interposed(world: RankWorld, divergence: str) -> list[str]:

@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType
 
 import pytest
 
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import MAX_OUTPUT
 from hicache.testing.process_starts import process_starts
-from hicache.testing.ranks.launch import ENDED, HANDLED, Launch, _AllOverError, _watched
-from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles, RanksFailedError
+from hicache.testing.ranks.launch import ENDED, SILENT, START_METHOD, Launch
+from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
 from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.tests.ranks import divergences
@@ -37,9 +36,10 @@ def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
 
 
 def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch) -> None:
-    handlers = [signal.getsignal(number) for number in HANDLED]
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     launch.values(divergences.reduces, 0)
-    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
+    after = [signal.getsignal(number) for number in signal.valid_signals()]
+    assert after == handlers, f"expected the same handlers as before, {handlers}, got {after}"
     assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
 
 
@@ -129,10 +129,30 @@ def test_a_rank_that_exits_prints_without_end_or_leaves_something_running_is_nam
 def test_a_process_that_a_rank_leaves_is_ended(launch: Launch, tmp_path: Path) -> None:
     told = tmp_path / "told"
     launch.outcomes(divergences.tells_what_it_leaves, told)
-    state, until = Path(f"/proc/{told.read_text()}/stat"), time.monotonic() + launch.timeout_s
+    found = _last_state_of(told.read_text(encoding="ascii"), launch.timeout_s)
+    assert found in ("gone", "Z"), f"a process that outlives its rank keeps the pipes of the run, it is {found!r}"
+
+
+def test_a_rank_ends_with_the_process_that_started_it(launch: Launch, tmp_path: Path) -> None:
+    told, until = tmp_path / "told", time.monotonic() + launch.deadline_s
+    context = multiprocessing.get_context(START_METHOD)
+    starter = context.Process(target=launch.outcomes, args=(divergences.tells_and_hangs, told))
+    starter.start()
+    while not told.exists():
+        assert time.monotonic() < until, f"no rank began within {launch.deadline_s:g} s"
+        time.sleep(0.01)
+    starter.kill()
+    starter.join()
+    found = _last_state_of(told.read_text(encoding="ascii"), launch.timeout_s)
+    assert found in ("gone", "Z"), f"nobody else ends a rank that hangs, it is {found!r}"
+
+
+def _last_state_of(process: str, timeout_s: float) -> str:
+    """The state of a process when it has ended, or after a time in which it has not."""
+    state, until = Path(f"/proc/{process}/stat"), time.monotonic() + timeout_s
     while (found := _state_of(state)) not in ("gone", "Z") and time.monotonic() < until:
         time.sleep(0.01)
-    assert found in ("gone", "Z"), f"a process that outlives its rank keeps the pipes of the run, it is {found!r}"
+    return found
 
 
 def _state_of(stat: Path) -> str:
@@ -147,43 +167,10 @@ def _state_of(stat: Path) -> str:
 def test_a_rank_whose_process_ends_with_code_0_in_a_verb_is_named(
     launch: Launch, entry: Callable[[RankWorld], None]
 ) -> None:
-    handlers = [signal.getsignal(number) for number in HANDLED]
     with pytest.raises(RanksFailedError) as caught:
         replace(launch, timeout_s=2.0).values(entry)
     assert caught.value.causes == (ENDED,), f"expected {ENDED!r}, got {caught.value.causes}: {caught.value}"
     assert "rank 1 ended" in str(caught.value), f"expected rank 1 to be named, got {caught.value}"
-    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
-
-
-class LostRank(RankFiles):
-    """A rank whose process ended without an outcome."""
-
-    def is_over(self) -> bool:
-        return True
-
-    def is_lost(self) -> bool:
-        return True
-
-
-def sleep_often() -> None:
-    """Sleep for a second."""
-    for _ in range(100):
-        time.sleep(0.01)
-
-
-def test_the_agent_is_interrupted_in_its_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hicache.testing.ranks.launch._AGENT_S", 0.0)
-    monkeypatch.setattr("hicache.testing.ranks.launch._POLL_S", 0.01)
-    ranks = [LostRank(tmp_path, 0)]
-    # An import is what the agent does when it has seen the end of a process.
-    with _watched(60, ranks):
-        sleep_often()
-    loop = FunctionType(sleep_often.__code__, {"__name__": "torch.distributed.elastic.agent.server.api", "time": time})
-    with _watched(60, ranks):
-        with pytest.raises(_AllOverError):
-            loop()
-        # What the agent does after it was interrupted.
-        loop()
 
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
@@ -197,6 +184,18 @@ def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
     assert killed.startswith("ended with code -9, in call 1 of tp (barrier begin)"), (
         f"expected the exit code and the last call, got {killed!r}"
     )
+
+
+def test_a_rank_that_hangs_is_killed_soon_after_another_one_was(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hicache.testing.ranks.launch.GRACE_S", 0.5)
+    with pytest.raises(RanksFailedError) as caught:
+        replace(launch, deadline_s=600.0).values(divergences.is_killed_while_another_hangs)
+    assert caught.value.causes == (SILENT, ENDED), f"expected the causes of both ranks, got {caught.value}"
+    failures = [outcome.failure for outcome in caught.value.outcomes]
+    assert failures[0].startswith("had not ended when it was killed"), f"expected it of rank 0, got {failures}"
+    assert failures[1].startswith("ended with code -9"), f"expected it of rank 1, got {failures}"
 
 
 def test_a_process_past_its_deadline_is_killed_and_its_stack_is_reported(launch: Launch) -> None:
