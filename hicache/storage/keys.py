@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from hicache.config import CacheConfig, ModelShape, PoolShape, Topology
+from hicache.config import CacheConfig, Layout, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
 from hicache.types import Pool
 
@@ -94,14 +94,7 @@ class StorageKeys:
         assert storage is not None, "expected a configuration with a storage tier"
         assert host is not None, "expected a configuration with a host tier, which storage needs"
         assert model is not None, "expected a configuration with a model, which storage needs"
-        meaning = {
-            "model": storage.model,
-            "shape": asdict(model),
-            "page_size": config.page_size,
-            "bigram": config.bigram,
-            "layout": host.layout.value,
-        }
-        fingerprint = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
+        fingerprint = _fingerprint(storage.model, model, config.page_size, host.layout, bigram=config.bigram)
         readable = re.sub(r"[^A-Za-z0-9_-]+", "-", storage.model)[:64]
         shards = {pool.name: _shard(config.topology, is_shared=_is_shared(model, pool)) for pool in model.pools}
         is_first = config.topology.tp_rank == 0
@@ -121,6 +114,19 @@ class StorageKeys:
 def _shard(ranks: Topology, *, is_shared: bool) -> str:
     tensor = "all" if is_shared else f"{ranks.tp_rank}of{ranks.tp_size}"
     return f"tp{tensor}.cp{ranks.cp_rank}of{ranks.cp_size}.pp{ranks.pp_rank}of{ranks.pp_size}"
+
+
+@lru_cache(1 << 8)
+def _fingerprint(name: str, model: ModelShape, page_size: int, layout: Layout, *, bigram: bool) -> str:
+    """32 digits for everything that decides what the bytes of a page mean."""
+    meaning = {
+        "model": name,
+        "shape": asdict(model),
+        "page_size": page_size,
+        "bigram": bigram,
+        "layout": layout.value,
+    }
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_shared(model: ModelShape, pool: PoolShape) -> bool:

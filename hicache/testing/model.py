@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +73,7 @@ class Model:
             Component.MAMBA.value: pages[best - 1 : best] if best else [],
         }
         units = {component: 1 if component == Component.MAMBA else self._page_size for component in needed}
-        missing = {c: [page for page in needed[c] if not self._holds(c, page, TIERS[:1])] for c in self._components}
+        missing = {c: [page for page in needed[c] if page not in self.held[Tier.DEVICE][c]] for c in self._components}
         hits = {component: len(missing[component]) * units[component] for component in self._components}
         return ExpectedMatch(anchor * self._page_size, best * self._page_size, hits)
 
@@ -165,20 +166,27 @@ class Model:
     def _nothing(self) -> Held:
         return {component: set() for component in self._components}
 
-    def _holds(self, component: str, page: int, tiers: Collection[Tier]) -> bool:
-        return component not in self._components or any(page in self.held[tier][component] for tier in tiers)
+    def _held_on(self, component: str, tiers: Collection[Tier]) -> AbstractSet[int]:
+        """The prefixes that one of these tiers holds."""
+        return set().union(*(self.held[tier][component] for tier in tiers))
 
     def _run(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
         """The number of leading pages whose FULL data is on one of these tiers."""
-        held = (depth for depth, page in enumerate(pages) if not self._holds(Component.FULL, page, tiers))
-        return next(held, len(pages))
+        held = self._held_on(Component.FULL, tiers)
+        return next((depth for depth, page in enumerate(pages) if page not in held), len(pages))
 
     def _deepest(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
+        known = pages[: self._run(pages, tiers)]
+        # A component that the cache lacks takes no page away.
+        windows, states = (
+            self._held_on(component, tiers) if component in self._components else frozenset(known)
+            for component in (Component.SWA, Component.MAMBA)
+        )
         deepest = run = 0
-        for depth, page in enumerate(pages[: self._run(pages, tiers)], start=1):
-            run = run + 1 if self._holds(Component.SWA, page, tiers) else 0
+        for depth, page in enumerate(known, start=1):
+            run = run + 1 if page in windows else 0
             in_window = run == depth or run >= self._window_pages
-            if in_window and self._holds(Component.MAMBA, page, tiers):
+            if in_window and page in states:
                 deepest = depth
         return deepest
 
@@ -202,10 +210,10 @@ class Model:
     def _walk(self, origin: int, tokens: Tokens) -> list[int]:
         """The numbers of the prefixes that continue `origin`, one per whole page."""
         path = [origin]
-        size = self._page_size
-        for start in range(0, len(tokens) - self._closing - size + 1, size):
-            page = tokens[start : start + size + self._closing].tobytes()
-            path.append(self._number(path[-1], page))
+        data, token = tokens.tobytes(), tokens.itemsize
+        size, closing = self._page_size * token, self._closing * token
+        for start in range(0, len(data) - closing - size + 1, size):
+            path.append(self._number(path[-1], data[start : start + size + closing]))
         return path[1:]
 
     def _number(self, origin: int, step: Namespace | bytes) -> int:

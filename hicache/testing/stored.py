@@ -13,9 +13,11 @@ def restorable_pages(present: Mapping[str, Sequence[bool]], window_pages: int) -
     `present`: for each pool of the cache and each page of the range, whether its object is in storage (MAMBA: that of
     the state at the page's end). `window_pages`: the number of pages that a window reaches into.
     """
-    for count in range(len(present[Pool.KV]), 0, -1):
-        window, state = range(max(0, count - window_pages), count), range(count - 1, count)
-        tails: dict[str, range] = {Pool.SWA: window, Pool.MAMBA: state}
-        if all(objects[page] for pool, objects in present.items() for page in tails.get(pool, range(count))):
+    # The pools that a prefix needs from its first page on bound it, and a tail is looked at for what is left.
+    whole = [objects for pool, objects in present.items() if pool not in (Pool.SWA, Pool.MAMBA)]
+    longest = min(next((page for page, is_there in enumerate(one) if not is_there), len(one)) for one in whole)
+    for count in range(longest, 0, -1):
+        tails = {Pool.SWA: range(max(0, count - window_pages), count), Pool.MAMBA: range(count - 1, count)}
+        if all(present[pool][page] for pool, pages in tails.items() if pool in present for page in pages):
             return count
     return 0

@@ -57,7 +57,7 @@ class Sheet:
     @property
     def is_blank(self) -> bool:
         """Whether no page was written to."""
-        return all(not any(byte != BLANK for byte in self.read(page)) for page in range(len(self.pages)))
+        return all(not self.read(page).strip(bytes([BLANK])) for page in range(len(self.pages)))
 
     @property
     def has_its_guards(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
-from hicache.storage.keys import check_key, check_scope
+from hicache.storage.keys import check_keys, check_scope
 
 BACKEND = f"{__name__}:ScriptedStorage"
 """The name of the backend in a configuration."""
@@ -259,10 +259,11 @@ class ScriptedStorage(StorageBackend):
         strays = sum(not any(low <= first and last <= high for low, high in self._regions) for first, last in extents)
         self._store.moved(len(extents), strays)
 
-    def _full(self, keys: Iterable[str]) -> list[str]:
-        return [f"{self._scope}/{check_key(key)}" for key in keys]
+    def _full(self, keys: Sequence[str]) -> list[str]:
+        check_keys(keys)
+        return [f"{self._scope}/{key}" for key in keys]
 
-    def _note(self, verb: str, keys: Iterable[str], prefix_keys: Iterable[str]) -> None:
+    def _note(self, verb: str, keys: Sequence[str], prefix_keys: Iterable[str]) -> None:
         self._store.note(Call(verb, tuple(self._full(keys)), tuple(prefix_keys)))
 
 
