@@ -27,11 +27,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[str, bytes]) -> str:
     """Render the page of a run. `replays`: the pictures of replays by name; each has a page `NAME.html` beside this."""
-    # A page without charts, such as a comparison, needs no matplotlib.
-    from hicache.testing.report.figures import sections_figure, slowest_figure
-
     families = _families(view.matrix)
-    timed = [execution for execution in view.record.executions if execution.duration_s > 0]
+    timed = sorted((one for one in view.record.executions if one.duration_s > 0), key=lambda one: -one.duration_s)
     template = templates().get_template("report.html")
     return template.render(
         view=view,
@@ -49,9 +46,9 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
         number_of={
             name: number for number, cause in enumerate(view.causes, start=1) for name in (cause.name, *cause.also)
         },
-        sections_figure=sections_figure(view.matrix),
+        longest_section=max((len(section.rows) for section in view.matrix.sections), default=0),
         undeclared=declared_next(view),
-        slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
+        slowest=timed[:_MAX_SLOW_TESTS],
         replays={name: data_address(picture) for name, picture in replays.items()},
     )
 

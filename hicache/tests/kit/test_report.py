@@ -274,6 +274,23 @@ def test_the_page_tells_what_happened(report: Path) -> None:
         assert expected in text, f"the page does not say {expected!r}"
 
 
+def test_the_bars_of_the_charts_are_as_long_as_what_they_show() -> None:
+    executions = [
+        execution("KEY-1", outcome=Outcome.FAILED, name="test_slow", duration_s=2.0),
+        execution("KEY-2", name="test_fast", duration_s=0.5),
+        execution("KEY-3", name="test_of_no_duration", duration_s=0.0),
+    ]
+    page = render_html(overview(record(*executions), CONTRACT), CONTRACT, {})
+    (sections,) = re.findall(r'<table class="bars">.*?</table>', page, re.DOTALL)
+    (keys,) = re.findall(r'<th scope="row">KEY</th>.*?</tr>', sections, re.DOTALL)
+    shown = re.findall(r'<span class="([a-z-]+)" style="flex: (\d+)" title="[^"]+">(\d+)</span>', keys)
+    rest = str(sum(name.startswith("KEY-") for name in CONTRACT) - len(executions))
+    expected = [("passed", "2", "2"), ("failed", "1", "1"), ("not-executed", rest, rest)]
+    assert sorted(shown) == sorted(expected), f"expected {expected}, got {shown}"
+    found = re.findall(r"<li><b>([\d.]+ s)</b> (\w+)\n.*?width: ([\d.]+)%", page, re.DOTALL)
+    assert found == [("2.00 s", "test_slow", "100.0"), ("0.50 s", "test_fast", "25.0")], f"got {found}"
+
+
 def test_every_status_is_said_in_words_not_only_in_colour(report: Path) -> None:
     page = (report / "report.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td class=.*?</td>", page, flags=re.DOTALL)
