@@ -26,16 +26,18 @@ test: .venv/dev
 clean:
 	rm -rf .venv .tox build dist reports *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
-# Each of these files says that .venv holds: the kit; what we work with; what runs models.
-.venv/kit: pyproject.toml constraints.txt
+$(BIN)/python:
 	@echo "Installing hicache and torch into .venv; the first time takes a minute or two."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv
+
+# Each of these files says that .venv holds: the kit; what we work with; what runs models.
+.venv/kit: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[testing]'
 	@touch $@
 
-.venv/dev: .venv/kit
+.venv/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[dev]'
-	@touch $@
+	@touch .venv/kit $@
 
 .venv/models: .venv/dev
 	$(INSTALL) '.[accuracy]'
