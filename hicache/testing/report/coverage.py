@@ -11,6 +11,8 @@ from enum import Enum
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import Clause
 from hicache.testing.levels import Level
+from hicache.testing.load import OF_THREADS
+from hicache.testing.report.gpu import is_on_gpu
 from hicache.testing.report.matrix import Overview, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, levels_not_whole
 
@@ -199,12 +201,14 @@ def _of_models(view: Overview) -> LevelResult:
 def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:
     """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first.
 
-    A second door is no advice: a cache that has one of them may not be able to have the other.
+    A second door is no advice: a cache that has one of them may not be able to have the other. Nor is what a cache on a
+    GPU cannot have.
     """
+    no_advice = {Capability.VERBS, Capability.REQUESTS} | (OF_THREADS if is_on_gpu(record.implementation) else set())
     lacking: dict[str, set[str]] = {}
     for execution in record.executions:
         for clause_id in unchecked & set(execution.clauses):
-            for name in set(execution.lacks) - {Capability.VERBS.name, Capability.REQUESTS.name}:
+            for name in set(execution.lacks) - {one.name for one in no_advice}:
                 lacking.setdefault(name, set()).add(clause_id)
     return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())
 

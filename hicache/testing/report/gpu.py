@@ -35,8 +35,12 @@ def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], im
     run = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     parts = {part for one in run for part in _parts_of(one, clauses)}
     # An adapter that is opened on a GPU copies on streams, whatever executor a configuration names.
-    is_on_gpu = implementation.partition("@")[2].startswith("cuda")
-    return parts | ({GpuPart.STREAMS} if is_on_gpu and any(_executors(one) for one in run) else set())
+    return parts | ({GpuPart.STREAMS} if is_on_gpu(implementation) and any(_executors(one) for one in run) else set())
+
+
+def is_on_gpu(implementation: str) -> bool:
+    """Whether an adapter is opened on a GPU, by its path as in the record of the run."""
+    return implementation.partition("@")[2].startswith("cuda")
 
 
 def not_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> tuple[GpuPart, ...]:

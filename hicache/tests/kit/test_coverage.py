@@ -172,6 +172,20 @@ def test_parts_that_a_cache_does_not_have_are_not_told() -> None:
     assert not told_of_gpu(run, CONTRACT), "all parts ran"
 
 
+@pytest.mark.parametrize(
+    ("implementation", "expected"),
+    [
+        ("package:Cache", {"STEPPED", "SNAPSHOT"}),
+        ("package:Cache@cpu", {"STEPPED", "SNAPSHOT"}),
+        ("package:Cache@cuda:1", {"SNAPSHOT"}),
+    ],
+)
+def test_nothing_is_advised_that_a_cache_on_a_gpu_cannot_have(implementation: str, expected: set[str]) -> None:
+    lacking = execution("HOST-1", outcome=Outcome.SKIPPED, lacks=("STEPPED", "SNAPSHOT"))
+    result = coverage(overview(record(lacking, implementation=implementation), CONTRACT))
+    assert result.gains.keys() == expected, f"streams cannot be stepped; {implementation}: got {result.gains}"
+
+
 def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:
     waiting = [
         execution("LOCK-1", outcome=Outcome.SKIPPED, reason="a", lacks=("SNAPSHOT",), name="test_a"),
