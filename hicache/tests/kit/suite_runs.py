@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from hicache.storage.hf3fs import backend
+from hicache.testing import process_starts
 from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
@@ -22,8 +23,11 @@ from hicache.tests.kit.hosted_cache import FlatCache
 
 ROOT = Path(__file__).parents[3]
 
-LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, misbehaving, session)
-"""Modules that a run imports. A run in this process would import them again, and unload them at its end."""
+LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, misbehaving, process_starts, session)
+"""Modules that a run imports. A run in this process would import them again, and unload them at its end.
+
+`process_starts` adds an audit hook, which nothing removes: each one makes every `id`, `open` and import slower.
+"""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"
 

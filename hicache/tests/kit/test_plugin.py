@@ -60,6 +60,15 @@ def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, m
     )
 
 
+def test_runs_in_one_process_share_an_audit_hook(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_suite(pytester, PASSING)
+    run(pytester, "--hicache-quick")
+    added: list[object] = []
+    monkeypatch.setattr(sys, "addaudithook", added.append)
+    run(pytester, "--hicache-quick").assert_outcomes(passed=2)
+    assert not added, f"nothing removes an audit hook, and each makes every `id` and `open` slower: {added}"
+
+
 def test_torch_keeps_to_one_thread_also_where_it_was_imported_before(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
