@@ -13,7 +13,7 @@ def restorable_pages(present: Mapping[str, Sequence[bool]], window_pages: int) -
     `present`: for each pool of the cache and each page of the range, whether its object is in storage (MAMBA: that of
     the state at the page's end). `window_pages`: the number of pages that a window reaches into.
     """
-    # The pools that a prefix needs from its first page on bound it, and a tail is looked at for what is left.
+    # A prefix needs all its pages of these pools, so none is longer than the first page that one of them lacks.
     whole = [objects for pool, objects in present.items() if pool not in (Pool.SWA, Pool.MAMBA)]
     longest = min(next((page for page, is_there in enumerate(one) if not is_there), len(one)) for one in whole)
     for count in range(longest, 0, -1):

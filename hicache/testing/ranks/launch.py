@@ -126,7 +126,10 @@ def _started(processes: Sequence[BaseProcess]) -> Iterator[None]:
 
 
 def _wait_for(processes: Sequence[BaseProcess], end_s: float) -> None:
-    """Return when all have ended, at a time of `time.monotonic`, or some time after one was killed or crashed."""
+    """Wait until all have ended, but no longer than until `end_s`, and GRACE_S after one was killed or crashed.
+
+    `end_s`: a time of `time.monotonic`.
+    """
     has_failed = False
     while (running := [one for one in processes if one.is_alive()]) and (left_s := end_s - time.monotonic()) > 0:
         if not has_failed and any(one.exitcode for one in processes):

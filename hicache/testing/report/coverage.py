@@ -204,11 +204,12 @@ def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:
     A second door is no advice: a cache that has one of them may not be able to have the other. Nor is what a cache on a
     GPU cannot have.
     """
-    no_advice = {Capability.VERBS, Capability.REQUESTS} | (OF_THREADS if is_on_gpu(record.implementation) else set())
+    on_gpu = OF_THREADS if is_on_gpu(record.implementation) else frozenset[Capability]()
+    no_advice = {one.name for one in {Capability.VERBS, Capability.REQUESTS, *on_gpu}}
     lacking: dict[str, set[str]] = {}
     for execution in record.executions:
         for clause_id in unchecked & set(execution.clauses):
-            for name in set(execution.lacks) - {one.name for one in no_advice}:
+            for name in set(execution.lacks) - no_advice:
                 lacking.setdefault(name, set()).add(clause_id)
     return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())
 
