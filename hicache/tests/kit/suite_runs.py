@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from multiprocessing import forkserver, popen_forkserver
 from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import stateful
 
 from hicache.storage.hf3fs import backend
 from hicache.testing import process_starts
@@ -23,10 +25,14 @@ from hicache.tests.kit.hosted_cache import FlatCache
 
 ROOT = Path(__file__).parents[3]
 
-LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, misbehaving, process_starts, session)
+LOADED = (
+    *(hypothesis, stateful, forkserver, popen_forkserver),
+    *(backend, backends, reference, fixtures, known_failures, misbehaving, process_starts, session),
+)
 """Modules that a run imports. A run in this process would import them again, and unload them at its end.
 
 `process_starts` adds an audit hook, which nothing removes: each one makes every `id`, `open` and import slower.
+`forkserver` has a process, in which torch is imported: one for all runs.
 """
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"

@@ -69,6 +69,34 @@ def test_runs_in_one_process_share_an_audit_hook(pytester: pytest.Pytester, monk
     assert not added, f"nothing removes an audit hook, and each makes every `id` and `open` slower: {added}"
 
 
+def test_runs_in_one_process_share_a_fork_server(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        import multiprocessing, os
+
+        @clause("KEY-1")
+        def test_a():
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([])
+            servers = context.SimpleQueue()
+            process = context.Process(target=put_server, args=(servers,))
+            process.start()
+            with open("servers", "a") as file:
+                file.write(f"{servers.get()}\\n")
+            process.join()
+
+        def put_server(servers):
+            servers.put(os.getppid())
+        """,
+    )
+    for _ in range(2):
+        run(pytester).assert_outcomes(passed=1)
+    servers = (pytester.path / "servers").read_text(encoding="utf-8").split()
+    assert len(servers) == 2, f"expected a process in each run, got {servers}"
+    assert servers[0] == servers[1], f"each fork server imports torch anew: {servers}"
+
+
 def test_torch_keeps_to_one_thread_also_where_it_was_imported_before(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
