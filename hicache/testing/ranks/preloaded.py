@@ -1,4 +1,7 @@
-"""The libraries of ranks, imported without garbage collection: the fork server imports this module first."""
+"""The libraries of ranks, imported without garbage collection: the fork server imports this module first.
+
+numpy would import `numpy.ma` at the first `unique` of each rank.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +9,6 @@ from hicache.testing.imports import without_collection
 
 with without_collection():
     import hypothesis  # noqa: F401
+    import numpy.ma  # noqa: F401
     import pytest  # noqa: F401
     from torch import distributed  # noqa: F401
