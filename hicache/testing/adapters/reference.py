@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 from unittest.mock import patch
@@ -318,9 +318,9 @@ class ReferenceAdapter(CacheAdapter):
         return self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
 
     def counters(self) -> Mapping[str, int]:
-        counters = asdict(self.cache.counters)
-        del counters["traffic"]  # what came of the work, not how much work it was
-        return counters
+        # `traffic` is what came of the work, not how much work it was.
+        counters = self.cache.counters
+        return {one.name: getattr(counters, one.name) for one in fields(counters) if one.name != "traffic"}
 
     def reported_metrics(self) -> Mapping[str, int]:
         samples = {
