@@ -13,7 +13,7 @@ import pytest
 
 from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
-from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
+from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, PROCESSES, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class SuitePlugin:
         self._config = config
         self._session: SuiteSession | None = None
         self._process = os.getpid()
+        self._failed_searches = 0
 
     def session(self) -> SuiteSession:
         """The session, created at the first call. Raises UsageError where the kit is not installed."""
@@ -163,7 +164,7 @@ class SuitePlugin:
 
     def _profile(self, node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
         is_chosen = self._config.getoption(_PROFILE_OPTION, None) is not None
-        return suite_profile(node.path, is_chosen=is_chosen)
+        return suite_profile(node.path, self._failed_searches, is_chosen=is_chosen)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -193,6 +194,7 @@ class SuitePlugin:
         if tags is not None and call.when == "teardown":
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
+            self._failed_searches += report.failed and call.when == "call" and has_searches(item.path)
             self._explain(item, call, report, tags)
         return report if tags is None else _without_secrets(report, item.config)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 PROFILES = ("hicache-quick", "hicache-ci", "hicache-nightly")
 
-MAX_SHRINKING_S, QUICK_SHRINKING_S = 60, 15
-"""For reducing a failing example, and so in hicache-quick. Most take seconds; a larger example tells the same."""
+MAX_SHRINKING_S, QUICK_SHRINKING_S = 60, 10
+"""For reducing a failing example, and the first in hicache-quick. Most take seconds; a larger one tells the same."""
 
 _FOLDERS: set[Path] = set()
 
@@ -24,15 +24,21 @@ def use_profiles_in(folder: Path) -> None:
     _FOLDERS.add(folder.resolve())
 
 
+def has_searches(path: Path) -> bool:
+    """Whether a file is of a suite that searches."""
+    return not _FOLDERS.isdisjoint((path, *path.parents))
+
+
 @contextmanager
-def suite_profile(path: Path, *, is_chosen: bool) -> Iterator[None]:
+def suite_profile(path: Path, failures: int, *, is_chosen: bool) -> Iterator[None]:
     """For a file of a suite that searches: its profile, and afterwards the one from before. Nothing for other files.
 
     `is_chosen`: the run names a profile, which is loaded already and stays. Otherwise it is hicache-ci where the
     variable CI is set, and hicache-quick elsewhere. A failure is reduced for so many seconds at most: Hypothesis has
-    no setting for it, and stops after 300 seconds.
+    no setting for it, and stops after 300 seconds. `failures`: of searches before, in this process. In hicache-quick
+    each one halves the time for the next: many searches find the same defect, and one short example of it is enough.
     """
-    if _FOLDERS.isdisjoint((path, *path.parents)):
+    if not has_searches(path):
         yield
         return
     from hypothesis import settings
@@ -43,7 +49,8 @@ def suite_profile(path: Path, *, is_chosen: bool) -> Iterator[None]:
     profile, limit = settings._current_profile or "default", engine.MAX_SHRINKING_SECONDS  # noqa: SLF001
     if not is_chosen:
         settings.load_profile("hicache-ci" if "CI" in os.environ else "hicache-quick")
-    engine.MAX_SHRINKING_SECONDS = QUICK_SHRINKING_S if settings._current_profile == PROFILES[0] else MAX_SHRINKING_S  # noqa: SLF001
+    is_quick = settings._current_profile == PROFILES[0]  # noqa: SLF001
+    engine.MAX_SHRINKING_SECONDS = QUICK_SHRINKING_S / 2**failures if is_quick else MAX_SHRINKING_S
     try:
         yield
     finally:

@@ -94,7 +94,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.plugin.devices": ("torch",),
     "hicache.testing.census": (*SHARED, "numpy", "torch"),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
-    "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "pytest", "torch"),
+    "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "numpy", "pytest", "torch"),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.adapters.modelled": (*CORE, "hicache.testing", "numpy", "torch"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),

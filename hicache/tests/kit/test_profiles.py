@@ -78,7 +78,7 @@ def test_the_settings_of_a_project_stay_as_they_are_without_a_suite(pytester: py
 @pytest.mark.parametrize("folder", ["properties", "tests_before"])
 def test_the_profile_of_the_suites_is_in_force_for_them_alone(pytester: pytest.Pytester, folder: str) -> None:
     write_project(pytester)
-    write_suite(pytester, OF_THE_SUITES.format(examples=25, shrinking_s=15), folder, CONFTEST)
+    write_suite(pytester, OF_THE_SUITES.format(examples=25, shrinking_s=10), folder, CONFTEST)
     run(pytester).assert_outcomes(passed=3)
 
 
@@ -93,12 +93,32 @@ def test_the_profile_of_a_run(
         monkeypatch.setenv("CI", variable)
     write_suite(
         pytester,
-        OF_THE_SUITES.format(examples=examples, shrinking_s=15 if examples == 25 else 60),
+        OF_THE_SUITES.format(examples=examples, shrinking_s=10 if examples == 25 else 60),
         "properties",
         CONFTEST,
     )
     options = ("--hypothesis-profile", chosen) if chosen else ()
     run(pytester, *options).assert_outcomes(passed=1)
+
+
+def test_each_failed_search_halves_the_time_to_reduce_the_next(pytester: pytest.Pytester) -> None:
+    source = """
+        from hypothesis.internal.conjecture import engine
+
+        @clause("MATCH-1")
+        @pytest.mark.parametrize("number", range(3))
+        def test_search(number):
+            assert number < 0, f"reduced for {engine.MAX_SHRINKING_SECONDS:g} s"
+    """
+    write_suite(pytester, source, "conformance")
+    write_suite(pytester, source, "properties", CONFTEST)
+    result = run(pytester, "conformance", "properties", "-n", "0")
+    result.assert_outcomes(failed=6)
+    found = [
+        line.split("AssertionError: ")[1] for line in result.outlines if line.startswith("E ") and "reduced" in line
+    ]
+    expected = [f"reduced for {limit} s" for limit in ("300", "300", "300", "10", "5", "2.5")]
+    assert found == expected, f"expected {expected}, got {found}"
 
 
 def test_a_profile_of_the_project_can_be_chosen_for_the_suites(pytester: pytest.Pytester) -> None:
