@@ -67,11 +67,13 @@ class LevelResult:
         unit = "tests" if self.level is Level.MODELS else "clauses"
         if self.verdict is Verdict.NOT_RUN:
             return f"{self.level.value}: not run"
-        if self.verdict is Verdict.FAILED:
-            found = ", ".join(self.broken) or "errors, no clause was found broken"
-            return f"{self.level.value}: failed: {found}; {self.checked} of {self.applying} {unit} passed"
-        exceptions = f" except {self.known} with known failures" if self.known else ""
         share = f"{self.checked} of {self.applying} {unit}"
+        if self.verdict is Verdict.FAILED and self.level is Level.MODELS:
+            return f"{self.level.value}: failed: {share} passed"
+        if self.verdict is Verdict.FAILED:
+            found = ", ".join(self.broken) or "none of its clauses was found broken, but tests of them ended early"
+            return f"{self.level.value}: failed: {found}; {share} passed"
+        exceptions = f" except {self.known} with known failures" if self.known else ""
         if self.verdict is Verdict.IN_PART and not self.is_whole:
             return f"{self.level.value}: not verified, a part of the run is missing: {share} were checked"
         if self.verdict is Verdict.IN_PART:
