@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PROFILES = ("hicache-quick", "hicache-ci", "hicache-nightly")
 
 MAX_SHRINKING_S, QUICK_SHRINKING_S = 60, 10
-"""For reducing a failing example, and the first in hicache-quick. Most take seconds; a larger one tells the same."""
+"""For shrinking a failing example, and the first in hicache-quick. Most take seconds; a larger one tells the same."""
 
 _FOLDERS: set[Path] = set()
 
@@ -34,7 +34,7 @@ def suite_profile(path: Path, failures: int, *, is_chosen: bool) -> Iterator[Non
     """For a file of a suite that searches: its profile, and afterwards the one from before. Nothing for other files.
 
     `is_chosen`: the run names a profile, which is loaded already and stays. Otherwise it is hicache-ci where the
-    variable CI is set, and hicache-quick elsewhere. A failure is reduced for so many seconds at most: Hypothesis has
+    variable CI is set, and hicache-quick elsewhere. A failure is shrunk for so many seconds at most: Hypothesis has
     no setting for it, and stops after 300 seconds. `failures`: of searches before, in this process. In hicache-quick
     each one halves the time for the next: many searches find the same defect, and one short example of it is enough.
     """
@@ -80,7 +80,7 @@ def _common() -> settings:
     """What all profiles have.
 
     A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. Only one
-    failure of a search is reduced, and no lines are collected to explain it: both would take minutes.
+    failure of a search is shrunk, and no lines are collected to explain it: both would take minutes.
     """
     from hypothesis import HealthCheck, Phase, settings
 

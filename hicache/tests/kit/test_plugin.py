@@ -74,11 +74,12 @@ def test_runs_in_one_process_share_a_fork_server(pytester: pytest.Pytester) -> N
         pytester,
         """
         import multiprocessing, os
+        from hicache.testing.ranks import preloaded
 
         @clause("KEY-1")
         def test_a():
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload([])
+            context.set_forkserver_preload([preloaded.__name__])
             servers = context.SimpleQueue()
             process = context.Process(target=put_server, args=(servers,))
             process.start()

@@ -101,23 +101,23 @@ def test_the_profile_of_a_run(
     run(pytester, *options).assert_outcomes(passed=1)
 
 
-def test_each_failed_search_halves_the_time_to_reduce_the_next(pytester: pytest.Pytester) -> None:
+def test_each_failed_search_halves_the_time_to_shrink_the_next(pytester: pytest.Pytester) -> None:
     source = """
         from hypothesis.internal.conjecture import engine
 
         @clause("MATCH-1")
         @pytest.mark.parametrize("number", range(3))
         def test_search(number):
-            assert number < 0, f"reduced for {engine.MAX_SHRINKING_SECONDS:g} s"
+            assert number < 0, f"shrunk for {engine.MAX_SHRINKING_SECONDS:g} s"
     """
     write_suite(pytester, source, "conformance")
     write_suite(pytester, source, "properties", CONFTEST)
     result = run(pytester, "conformance", "properties", "-n", "0")
     result.assert_outcomes(failed=6)
     found = [
-        line.split("AssertionError: ")[1] for line in result.outlines if line.startswith("E ") and "reduced" in line
+        line.split("AssertionError: ")[1] for line in result.outlines if line.startswith("E ") and "shrunk" in line
     ]
-    expected = [f"reduced for {limit} s" for limit in ("300", "300", "300", "10", "5", "2.5")]
+    expected = [f"shrunk for {limit} s" for limit in ("300", "300", "300", "10", "5", "2.5")]
     assert found == expected, f"expected {expected}, got {found}"
 
 
