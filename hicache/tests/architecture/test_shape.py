@@ -66,9 +66,9 @@ def test_every_file_is_in_shape() -> None:
     assert not found, "files out of shape:\n" + "\n".join(found)
 
 
-def test_every_assertion_of_the_suites_has_a_message() -> None:
-    # `hicache verify` runs them with --assert=plain: pytest explains no assertion that has none.
-    paths = python_files(ROOT, (*VERIFIED, "hicache/testing"))
+def test_every_assertion_of_the_tests_has_a_message() -> None:
+    # `hicache verify` and tox run them with --assert=plain: pytest explains no assertion that has none.
+    paths = python_files(ROOT, (*VERIFIED, "hicache/testing", "hicache/tests"))
     assert paths, f"no module was found below {ROOT}: the check looked at nothing"
     found = [line for path in paths for line in silent_asserts(path)]
     assert not found, "assertions without a message:\n" + "\n".join(found)
@@ -77,7 +77,8 @@ def test_every_assertion_of_the_suites_has_a_message() -> None:
 def test_an_assertion_without_a_message_is_found(tmp_path: Path) -> None:
     path = tmp_path / "suite.py"
     path.write_text('assert True\nassert 1 == 1, "told"\n')
-    assert silent_asserts(path) == [f"{path}:1: no message"]
+    found, expected = silent_asserts(path), [f"{path}:1: no message"]
+    assert found == expected, f"expected {expected}, got {found}"
 
 
 @pytest.mark.parametrize(("name", "source", "expected"), MISSHAPEN.values(), ids=MISSHAPEN)

@@ -79,4 +79,5 @@ def test_the_heap_does_not_outgrow_its_candidates() -> None:
         node.last_access_time[FULL] = now
         queue.touch(node)
     assert len(queue) <= 128, f"one candidate keeps {len(queue)} entries in the heap"
-    assert queue.pop() is node
+    popped = queue.pop()
+    assert popped is node, f"expected the only candidate, popped {popped}"

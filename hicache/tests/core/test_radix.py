@@ -74,10 +74,12 @@ def test_only_a_leaf_can_be_removed() -> None:
     parent = grow(tree, key_of([1]))
     with pytest.raises(ValueError, match="only a leaf"):
         tree.remove(parent)
-    assert tree.remove(leaf) is parent
+    above = tree.remove(leaf)
+    assert above is parent, f"expected the parent of the removed leaf, got {above}"
     with pytest.raises(ValueError, match="only a leaf"):
         tree.remove(leaf)
-    assert list(tree.nodes()) == [parent]
+    left = list(tree.nodes())
+    assert left == [parent], f"expected the parent alone to be left, got {len(left)} nodes: {left}"
 
 
 @pytest.mark.parametrize("pages", [0, 3, -1])
@@ -102,7 +104,7 @@ def test_a_tree_holds_exactly_the_prefixes_that_grew(keys: list[list[int]]) -> N
         for end in range(node.start + 1, node.end + 1)
     }
     expected = {key_of(pages[:end]).data for pages in keys for end in range(1, len(pages) + 1)}
-    assert held == expected
+    assert held == expected, f"prefixes that are missing: {expected - held}, that nobody added: {held - expected}"
 
 
 @given(KEYS, KEYS)
@@ -125,7 +127,8 @@ def test_hashes_are_lists_of_the_callers_own() -> None:
     prefix_hashes(node, BYTES_PER_PAGE, counters).append(b"mine")
     node_hashes(node, BYTES_PER_PAGE, counters).append(b"mine")
     assert len(prefix_hashes(node, BYTES_PER_PAGE, counters)) == 2, "KEY-6: a fresh list on every call"
-    assert node.last_hash() == prefix_hashes(node, BYTES_PER_PAGE, counters)[-1]
+    last = prefix_hashes(node, BYTES_PER_PAGE, counters)[-1]
+    assert node.last_hash() == last, f"KEY-6: expected the last hash {last!r}, got {node.last_hash()!r}"
     assert counters.pages_hashed == 2, "a page is hashed once"
 
 
@@ -137,5 +140,6 @@ def test_deep_chains_need_no_recursion() -> None:
     for end in range(depth - 1, 0, -1):
         grow(tree, key_of(pages[:end]))
     deepest = max(tree.nodes(), key=lambda node: node.end)
-    assert len(deepest.path()) == depth
+    found = len(deepest.path())
+    assert found == depth, f"expected a path of {depth} nodes, got {found}"
     assert len(prefix_hashes(deepest, BYTES_PER_PAGE, counters)) == depth, "KEY-6: at any depth"

@@ -75,7 +75,8 @@ def test_an_interrupted_command_ends_after_all_processes_that_it_started(tmp_pat
     command = [sys.executable, "-c", STOPPED_AT_ONCE, str(held), "sh", "-c", waits]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "the output is a pipe"
-        assert [process.stdout.readline() for _ in range(PROCESSES)] == ["holds\n"] * PROCESSES
+        told = [process.stdout.readline() for _ in range(PROCESSES)]
+        assert told == ["holds\n"] * PROCESSES, f"expected {PROCESSES} processes to hold the file, got {told}"
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == INTERRUPTED, f"no process holds the file any more, got:\n{errors}"

@@ -99,7 +99,8 @@ def test_a_process_that_does_not_end_is_killed_and_told(tmp_path: Path) -> None:
     log.write_text("the last that it said", encoding="utf-8")
     with subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE, text=True) as worker:  # noqa: S607
         told = reported(worker, log, until=time.monotonic())
-    assert told == "killed, as it has not ended in time, the last that it said"
+    expected = "killed, as it has not ended in time, the last that it said"
+    assert told == expected, f"expected {expected!r}, got {told!r}"
     assert soak_of(ENGINES["redis"]).limit_s is None, "requests may take as long as they need"
     timed = replace(soak_of(ENGINES["redis"]), requests=None, duration_s=300)
     assert timed.limit_s == 300 + PATIENCE_S, "a process starts, serves for 300 s, and ends"

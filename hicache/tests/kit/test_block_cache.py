@@ -445,97 +445,89 @@ PROMPT = [token % 7 for token in range(40)]
 OTHER = [token % 5 + 10 for token in range(40)]
 
 
+def started(engine: Engine, tokens: Sequence[int]) -> Running:
+    running = engine.admit(tokens)
+    assert running, f"a prompt of {len(tokens)} tokens did not fit"
+    return running
+
+
 def a_chunk_that_ends_inside_a_block(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:9])
-    assert running
+    running = started(engine, PROMPT[:9])
     engine.checkpoint(running, 3)
     engine.checkpoint(running, 9)
 
 
 def a_hit_at_a_state(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:17])
-    assert running
+    running = started(engine, PROMPT[:17])
     engine.checkpoint(running, 16)
     engine.finish(running)
-    assert engine.admit(PROMPT[:17])
+    started(engine, PROMPT[:17])
 
 
 def a_prompt_that_ends_at_a_state(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:8])
-    assert running
+    running = started(engine, PROMPT[:8])
     engine.finish(running)
-    assert engine.admit(PROMPT[:8])
+    started(engine, PROMPT[:8])
 
 
 def a_state_before_the_last_block(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:20])
-    assert running
+    running = started(engine, PROMPT[:20])
     engine.checkpoint(running, 8)
     engine.finish(running, 18)
-    assert engine.admit(PROMPT[:20])
+    started(engine, PROMPT[:20])
 
 
 def a_chunk_of_one_block_of_all_ranks(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:16])
-    assert running
+    running = started(engine, PROMPT[:16])
     engine.checkpoint(running, 8)
 
 
 def a_window_that_is_gone_before_the_state(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:17])
-    assert running
+    running = started(engine, PROMPT[:17])
     engine.checkpoint(running, 8)
     engine.checkpoint(running, 15)
     engine.evict(1)
     engine.finish(running, 17)
-    assert engine.admit(PROMPT[:17])
+    started(engine, PROMPT[:17])
 
 
 def two_equal_prompts_in_one_batch(engine: Engine) -> None:
-    first, second = engine.admit(PROMPT[:9]), engine.admit(PROMPT[:9])
-    assert first
-    assert second
+    first, second = started(engine, PROMPT[:9]), started(engine, PROMPT[:9])
     engine.checkpoint(first, 8)
     engine.checkpoint(second, 8)
-    assert engine.admit(OTHER[:9])
+    started(engine, OTHER[:9])
     engine.checkpoint(second, 9)
 
 
 def a_prefix_used_again(engine: Engine) -> None:
     for prompt in (PROMPT[:4], OTHER[:4]):
-        running = engine.admit(prompt)
-        assert running
+        running = started(engine, prompt)
         engine.finish(running)
-    longer = engine.admit(PROMPT[:5])
-    assert longer
+    longer = started(engine, PROMPT[:5])
     engine.finish(longer, 4)
     engine.evict(1)
-    assert engine.cache.match(np.array(PROMPT[:5])) == 4
+    hit = engine.cache.match(np.array(PROMPT[:5]))
+    assert hit == 4, f"expected a hit of 4 tokens, found {hit}"
 
 
 def blank_blocks_after_cached_ones(engine: Engine) -> None:
     for prompt in (PROMPT[:9], OTHER[:9]):
-        running = engine.admit(prompt)
-        assert running
+        running = started(engine, prompt)
         engine.finish(running)
 
 
 def the_copy_that_was_stored_last_goes(engine: Engine) -> None:
-    first, second = engine.admit(PROMPT[:9]), engine.admit(PROMPT[:9])
-    assert first
-    assert second
+    first, second = started(engine, PROMPT[:9]), started(engine, PROMPT[:9])
     engine.checkpoint(first, 8)
     engine.checkpoint(second, 8)
     engine.finish(second)
     engine.finish(first)
     engine.evict(2)
-    assert engine.admit(PROMPT[:9])
+    started(engine, PROMPT[:9])
 
 
 def the_copy_that_was_stored_first_goes(engine: Engine) -> None:
-    first, second = engine.admit(PROMPT[:9]), engine.admit(PROMPT[:9])
-    assert first
-    assert second
+    first, second = started(engine, PROMPT[:9]), started(engine, PROMPT[:9])
     engine.finish(first)
     engine.finish(second)
     engine.evict(2)
@@ -543,24 +535,21 @@ def the_copy_that_was_stored_first_goes(engine: Engine) -> None:
 
 def a_hit_that_is_the_oldest_prefix(engine: Engine) -> None:
     for prompt in (PROMPT[:9], OTHER[:4]):
-        running = engine.admit(prompt)
-        assert running
+        running = started(engine, prompt)
         engine.finish(running)
-    assert engine.admit(PROMPT[:20])
+    started(engine, PROMPT[:20])
 
 
 def a_prompt_that_fits_without_its_hit(engine: Engine) -> None:
-    running = engine.admit(PROMPT[:16])
-    assert running
+    running = started(engine, PROMPT[:16])
     engine.finish(running)
-    assert engine.admit(PROMPT[:20])
+    started(engine, PROMPT[:20])
 
 
 def two_prompts_with_one_digest(engine: Engine) -> None:
-    running = engine.admit([0, 1, 1, 1, 5])
-    assert running
+    running = started(engine, [0, 1, 1, 1, 5])
     engine.finish(running)
-    assert engine.admit([1, 0, 1, 1, 5])
+    started(engine, [1, 0, 1, 1, 5])
 
 
 @dataclass(frozen=True)
@@ -627,7 +616,7 @@ def test_an_example_finds_the_mutant_alone(mutant: type[BlockCache]) -> None:
 @pytest.mark.parametrize("mutant", [key for key in KILLS if KILLS[key].walk], ids=lambda mutant: mutant.__name__)
 def test_the_walk_finds_the_mutant(mutant: type[BlockCache], seed: int) -> None:
     kill = KILLS[mutant]
-    assert kill.walk
+    assert kill.walk, f"expected steps within which the walk finds {mutant.__name__}, got None"
     name, steps = kill.walk
     walk = Walk(Engine(mutant, CONFIGS[name], kill.digest), seed)
     with pytest.raises((AssertionError, LookupError, ValueError)):  # noqa: PT012 - any step may be the one
@@ -668,7 +657,8 @@ def test_a_geometry_that_contradicts_itself_is_refused(arguments: tuple[int, tup
 
 def test_ranks_multiply_the_blocks_of_attention_and_not_those_of_states() -> None:
     config = config_of((FULL, 4), (SWA, 4, 8), (MAMBA, 4), context_parallel=2)
-    assert (config.block_tokens, config.hash_block, config.alignment) == ((8, 8, 4), 4, 8)
+    found = (config.block_tokens, config.hash_block, config.alignment)
+    assert found == ((8, 8, 4), 4, 8), f"expected blocks of 8, 8 and 4 tokens, hashes of 4, hits of 8, got {found}"
 
 
 def test_a_request_that_ended_is_refused() -> None:
@@ -681,7 +671,7 @@ def test_a_request_that_ended_is_refused() -> None:
             verb(request)
     with pytest.raises(ValueError, match="expected a running request"):
         cache.extend(request, tokens_of(1))
-    assert cache.snapshot() == before
+    assert cache.snapshot() == before, "a call that was refused changed the cache"
 
 
 @pytest.mark.parametrize("computed", [3, 10])
@@ -692,7 +682,7 @@ def test_computed_tokens_never_shrink_and_never_pass_the_prompt(computed: int) -
     before = cache.snapshot()
     with pytest.raises(ValueError, match=f"expected 4 to 9 computed tokens, found {computed}"):
         cache.checkpoint(request, computed)
-    assert cache.snapshot() == before
+    assert cache.snapshot() == before, "a checkpoint that was refused changed the cache"
 
 
 def test_an_empty_prompt_and_a_block_that_is_free_are_refused() -> None:
@@ -709,15 +699,19 @@ def test_an_empty_prompt_and_a_block_that_is_free_are_refused() -> None:
 def test_a_hit_leaves_a_token_to_compute_unless_it_may_be_the_whole_prompt(whole: bool, hit: int) -> None:
     cache = BlockCache(config_of((FULL, 4), hit_whole_prompt=whole))
     cache.finish(admitted(cache, 8))
-    assert cache.match(tokens_of(8)) == hit
-    assert cache.match(tokens_of(8), limit=100) == 8
-    assert admitted(cache, 8).cached_tokens == hit
+    found = cache.match(tokens_of(8))
+    assert found == hit, f"expected a hit of {hit} tokens, found {found}"
+    found = cache.match(tokens_of(8), limit=100)
+    assert found == 8, f"with a limit of 100 tokens: expected a hit of 8 tokens, found {found}"
+    found = admitted(cache, 8).cached_tokens
+    assert found == hit, f"at admission: expected a hit of {hit} tokens, found {found}"
 
 
 def test_namespaces_share_nothing() -> None:
     cache = BlockCache(FULL_4)
     cache.finish(admitted(cache, 9))
-    assert [cache.match(tokens_of(9), namespace) for namespace in (SHARED, *NAMESPACES[1:])] == [8, 0]
+    hits = [cache.match(tokens_of(9), namespace) for namespace in (SHARED, *NAMESPACES[1:])]
+    assert hits == [8, 0], f"expected a hit of 8 tokens in the shared namespace alone, found {hits}"
 
 
 @pytest.mark.parametrize(
@@ -730,7 +724,8 @@ def test_blocks_are_found_from_when_they_are_published(publish: Publish, found: 
     cache.checkpoint(request, 5)
     hits.append(cache.match(tokens_of(9)))
     cache.finish(request)
-    assert [*hits, cache.match(tokens_of(9))] == found
+    hits.append(cache.match(tokens_of(9)))
+    assert hits == found, f"at admission, after a chunk and at the end: expected hits of {found}, found {hits}"
 
 
 @pytest.mark.parametrize(("publish_on_abort", "hit"), [(False, 0), (True, 4)])
@@ -741,7 +736,8 @@ def test_an_aborted_request_publishes_what_it_computed_only_where_that_is_chosen
     request = admitted(cache, 9)
     cache.checkpoint(request, 5)
     cache.abort(request)
-    assert cache.match(tokens_of(9)) == hit
+    found = cache.match(tokens_of(9))
+    assert found == hit, f"expected a hit of {hit} tokens, found {found}"
 
 
 def test_lookahead_is_allocated_and_never_published() -> None:
@@ -749,17 +745,21 @@ def test_lookahead_is_allocated_and_never_published() -> None:
     request = admitted(cache, 7)
     assert len(request.tables[0]) == 4, "13 slots are 4 blocks"
     cache.finish(request)
-    assert [len(prefix) for _, _, prefix in cached_prefixes(cache.snapshot()).values()] == [4]
+    lengths = [len(prefix) for _, _, prefix in cached_prefixes(cache.snapshot()).values()]
+    assert lengths == [4], f"expected one cached prefix, of 4 tokens, got lengths {lengths}"
 
 
 def test_a_request_that_does_not_fit_changes_nothing() -> None:
     cache = BlockCache(config_of((FULL, 4), blocks=5))
     request = admitted(cache, 12)
     before = cache.snapshot()
-    assert cache.admit(tokens_of(5, 50)) is None
-    assert not cache.extend(request, tokens_of(5))
-    assert cache.snapshot() == before
-    assert cache.extend(request, tokens_of(4))
+    other = cache.admit(tokens_of(5, 50))
+    assert other is None, f"2 blocks are needed and 1 is free: expected no admission, got {other}"
+    extended = cache.extend(request, tokens_of(5))
+    assert not extended, "2 blocks are needed and 1 is free, and the request was extended"
+    assert cache.snapshot() == before, "a call that did not fit changed the cache"
+    extended = cache.extend(request, tokens_of(4))
+    assert extended, "1 block is needed and free, and the request was not extended"
 
 
 def test_a_request_that_runs_alone_does_without_a_hit_that_it_does_not_fit_beside() -> None:
@@ -776,15 +776,19 @@ def test_slots_are_block_ids_times_tokens_plus_offset() -> None:
     cache = BlockCache(config_of((FULL, 2), context_parallel=2))
     request = admitted(cache, 6)
     first, second = request.tables[0]
-    assert cache.slots(request, 0).tolist() == [first * 4 + n for n in range(4)] + [second * 4 + n for n in range(4)]
+    slots = cache.slots(request, 0).tolist()
+    expected = [first * 4 + n for n in range(4)] + [second * 4 + n for n in range(4)]
+    assert slots == expected, f"expected the slots {expected}, got {slots}"
 
 
 def test_blocks_that_leave_the_window_are_freed_and_stay_cached() -> None:
     cache = BlockCache(config_of((SWA, 4, 6)))
     request = admitted(cache, 17)
     cache.checkpoint(request, 9)
-    assert [number == NULL_BLOCK for number in request.tables[0]] == [True, False, False, False, False]
-    assert cache.match(tokens_of(5)) == 4
+    freed = [number == NULL_BLOCK for number in request.tables[0]]
+    assert freed == [True, False, False, False, False], f"expected the first block alone to be freed, got {freed}"
+    hit = cache.match(tokens_of(5))
+    assert hit == 4, f"expected the freed block to stay cached: a hit of 4 tokens, found {hit}"
 
 
 def test_a_request_writes_its_own_copy_of_a_state() -> None:
@@ -798,20 +802,23 @@ def test_a_request_writes_its_own_copy_of_a_state() -> None:
         "the state after 8 tokens is cached, the request goes on in a copy"
     )
     second = admitted(cache, 9)
-    assert second.cached_tokens == 8
-    assert copies[2:] == [(own, cache.state(second))]
+    assert second.cached_tokens == 8, f"expected a hit of 8 tokens, found {second.cached_tokens}"
+    target = cache.state(second)
+    assert copies[2:] == [(own, target)], f"expected one copy, of the state {own} to {target}, got {copies[2:]}"
 
 
 def test_a_cache_without_states_has_none() -> None:
     cache = BlockCache(FULL_4)
-    assert cache.state(admitted(cache, 4)) is None
+    state = cache.state(admitted(cache, 4))
+    assert state is None, f"expected no state, got block {state}"
 
 
 def test_a_state_is_not_cached_when_no_block_is_free_to_go_on_in() -> None:
     cache = BlockCache(config_of((FULL, 4), (MAMBA, 4), blocks=5))
     request = admitted(cache, 9)
     cache.checkpoint(request, 8)
-    assert cache.match(tokens_of(9)) == 0
+    hit = cache.match(tokens_of(9))
+    assert hit == 0, f"expected no cached state and so no hit, found {hit} tokens"
     cache.finish(request, 8)
     assert cache.match(tokens_of(9)) == 8, "a request that ends there has no use for its state"
 
@@ -819,28 +826,38 @@ def test_a_state_is_not_cached_when_no_block_is_free_to_go_on_in() -> None:
 def test_the_end_of_a_prompt_is_evicted_before_its_beginning() -> None:
     cache = BlockCache(FULL_4)
     cache.finish(admitted(cache, 13))
-    assert cache.evict(1) == 1
-    assert cache.match(tokens_of(13)) == 8
-    assert cache.evict(5) == 2
+    evicted = cache.evict(1)
+    assert evicted == 1, f"expected 1 evicted block of 3, got {evicted}"
+    hit = cache.match(tokens_of(13))
+    assert hit == 8, f"expected the first 2 blocks to stay cached: a hit of 8 tokens, found {hit}"
+    evicted = cache.evict(5)
+    assert evicted == 2, f"2 blocks are left: expected 2 evicted, got {evicted}"
 
 
 def test_reset_is_refused_while_a_request_runs() -> None:
     cache = BlockCache(FULL_4)
     request = admitted(cache, 9)
     cache.checkpoint(request, 8)
-    assert not cache.reset()
-    assert cache.match(tokens_of(9)) == 8
+    done = cache.reset()
+    assert not done, "expected no reset while a request runs, and it was done"
+    hit = cache.match(tokens_of(9))
+    assert hit == 8, f"a reset that was refused: expected a hit of 8 tokens, found {hit}"
     cache.finish(request)
-    assert cache.reset()
-    assert cache.match(tokens_of(9)) == 0
+    done = cache.reset()
+    assert done, "expected a reset when no request runs, and it was refused"
+    hit = cache.match(tokens_of(9))
+    assert hit == 0, f"after a reset: expected no hit, found {hit} tokens"
 
 
 def test_events_tell_the_parent_and_the_tokens_of_each_block() -> None:
     cache = BlockCache(FULL_4)
     cache.finish(admitted(cache, 9))
     first, second = cache.take_events()
-    assert (first.kind, first.parent, first.tokens) == (EventKind.STORED, None, (0, 1, 2, 3))
-    assert (second.kind, second.parent, second.tokens) == (EventKind.STORED, first.digest, (4, 5, 6, 7))
+    told = [(event.kind, event.parent, event.tokens) for event in (first, second)]
+    assert told[0] == (EventKind.STORED, None, (0, 1, 2, 3)), f"expected a block without a parent, got {told[0]}"
+    assert told[1] == (EventKind.STORED, first.digest, (4, 5, 6, 7)), f"expected the first as the parent, got {told[1]}"
     cache.evict(1)
-    assert [(event.kind, event.digest) for event in cache.take_events()] == [(EventKind.REMOVED, second.digest)]
-    assert not cache.take_events()
+    removed = [(event.kind, event.digest) for event in cache.take_events()]
+    assert removed == [(EventKind.REMOVED, second.digest)], f"expected the second block to be removed, got {removed}"
+    events = cache.take_events()
+    assert not events, f"expected each event once, got again {events}"

@@ -219,7 +219,7 @@ def key(tokens: int) -> Key:
 def test_a_wrong_byte_is_found_in_tables_and_in_cached_blocks(pool: str, component: str, is_running: bool) -> None:
     driver = opened()
     admission = driver.admit(key(9))
-    assert admission is not None
+    assert admission is not None, "an empty cache has room for a prompt"
     driver.checkpoint(admission.request, 8)
     table = driver.adapter.tables(admission.request)[component]
     slot = int(table[-1]) if component == MAMBA else int(table[7])
@@ -239,7 +239,7 @@ def test_a_wrong_byte_is_found_in_tables_and_in_cached_blocks(pool: str, compone
 def test_a_window_that_is_gone_is_found() -> None:
     driver = opened()
     admission = driver.admit(key(9))
-    assert admission is not None
+    assert admission is not None, "an empty cache has room for a prompt"
     driver.checkpoint(admission.request, 8)
     running = driver.running[id(admission.request)]
     running.tables = {**running.tables, SWA: np.where(np.arange(len(running.tables[SWA])) == 6, 0, running.tables[SWA])}
@@ -262,6 +262,6 @@ def test_two_prompts_differ_in_bytes_while_their_hashes_collide() -> None:
     driver = opened()
     with driver.adapter.colliding():
         admission = driver.admit(key(9))
-        assert admission is not None
+        assert admission is not None, "an empty cache has room for a prompt"
         driver.checkpoint(admission.request, 8)
     driver.check()

@@ -102,7 +102,8 @@ def failed(number: int, cause: str, *clauses: str) -> Execution:
 def test_what_only_tests_of_a_broken_clause_find_joins_that_clause() -> None:
     own = [failed(number, "EVICT-8", "EVICT-8") for number in range(3)]
     view = overview(record(*own, failed(3, "HOST-2", "HOST-2", "EVICT-8"), failed(4, "KEY-1", "KEY-1")), CONTRACT)
-    assert [(cause.name, cause.also) for cause in view.causes] == [("EVICT-8", ("HOST-2",)), ("KEY-1", ())]
+    joined = [(cause.name, cause.also) for cause in view.causes]
+    assert joined == [("EVICT-8", ("HOST-2",)), ("KEY-1", ())], f"expected HOST-2 to join EVICT-8 alone, got {joined}"
     assert len(view.causes[0].failures) == 4, f"expected the failures of both, got {view.causes[0].failures}"
     assert view.causes[0].failures[-1].causes == ("HOST-2",), "expected the smallest example to be its own"
 

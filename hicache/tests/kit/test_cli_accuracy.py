@@ -21,7 +21,8 @@ def refused(*options: str) -> str:
 
 
 def test_another_dtype_is_refused() -> None:
-    assert "unknown dtype 'float16'; known: float32, bfloat16" in refused("--dtype", "float16")
+    told = refused("--dtype", "float16")
+    assert "unknown dtype 'float16'; known: float32, bfloat16" in told, f"expected the known dtypes, got {told}"
 
 
 def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

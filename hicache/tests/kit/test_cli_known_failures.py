@@ -95,10 +95,11 @@ def test_an_entry_of_which_tests_pass_is_narrowed_to_those_that_fail() -> None:
         failed("test_some", "b", "INS-2", OUTDATED),
         failed("test_other", "b", "EVICT-2", "EVICT-2"),
     ]
-    assert list(narrower([entry], executions)) == [
+    found = list(narrower([entry], executions))
+    assert found == [
         "narrow known.toml: entry 1 (INS-2): 3 of its tests fail and 1 pass; list these:",
         '  id = "conformance/test_file.py::test_all[*]"',
         '  id = "conformance/test_file.py::test_some[a]"',
-    ]
+    ], f"expected a pattern for the test that always fails and an id for the other, got {found}"
     assert not list(narrower([entry], executions[:3])), "all of its tests fail"
     assert not list(narrower([entry], executions[3:])), "none of its tests fails: the entry is to be removed"

@@ -41,12 +41,16 @@ def test_a_level_is_verified_when_all_of_it_was_checked() -> None:
 def test_a_level_is_not_verified_when_one_clause_was_not_checked() -> None:
     device = found(execution(*of(Level.DEVICE)[1:])).of(Level.DEVICE)
     assert device.verdict is Verdict.IN_PART, f"got {device}"
-    assert str(device) == f"device: not verified, only {device.applying - 1} of {device.applying} clauses were checked"
+    expected = f"device: not verified, only {device.applying - 1} of {device.applying} clauses were checked"
+    assert str(device) == expected, f"expected {expected!r}, got {str(device)!r}"
 
 
 def test_a_level_without_a_test_was_not_run() -> None:
-    assert [one.level for one in found(execution(*of(Level.DEVICE))).verified] == [Level.DEVICE]
-    assert found(execution(*of(Level.DEVICE))).of(Level.HOST).verdict is Verdict.NOT_RUN
+    result = found(execution(*of(Level.DEVICE)))
+    levels = [one.level for one in result.verified]
+    assert levels == [Level.DEVICE], f"expected the device alone to be verified, got {levels}"
+    host = result.of(Level.HOST)
+    assert host.verdict is Verdict.NOT_RUN, f"expected no test of the host to have run, got {host}"
 
 
 def test_a_broken_law_fails_its_level_whatever_the_test_was_about() -> None:
@@ -85,8 +89,9 @@ def test_a_clause_that_the_profile_excepts_is_not_required() -> None:
     excepted = [clause_id for clause_id in of(Level.DEVICE) if "blocks" in CONTRACT[clause_id].exceptions]
     others = [clause_id for clause_id in of(Level.DEVICE) if clause_id not in excepted]
     assert excepted, "no clause is excepted for blocks: this test shows nothing"
-    assert found(execution(*others), profile="blocks").of(Level.DEVICE).verdict is Verdict.VERIFIED
-    assert found(execution(*others), profile="tree").of(Level.DEVICE).verdict is Verdict.IN_PART
+    for profile, expected in (("blocks", Verdict.VERIFIED), ("tree", Verdict.IN_PART)):
+        device = found(execution(*others), profile=profile).of(Level.DEVICE)
+        assert device.verdict is expected, f"{profile}: expected {expected}, got {device}"
 
 
 def test_what_to_declare_next_is_counted_in_clauses() -> None:
@@ -106,8 +111,10 @@ def test_models_are_a_level_of_tests() -> None:
         execution("REQ-3", suite="accuracy", name="test_a"),
         execution("REQ-3", suite="accuracy", outcome=Outcome.SKIPPED, name="test_b"),
     )
-    assert str(found(passed, skipped).of(Level.MODELS)) == "models: verified, 1 of 1 tests"
-    assert found(skipped).of(Level.MODELS).verdict is Verdict.NOT_RUN
+    models = found(passed, skipped).of(Level.MODELS)
+    assert str(models) == "models: verified, 1 of 1 tests", f"expected one verified test, got {models}"
+    models = found(skipped).of(Level.MODELS)
+    assert models.verdict is Verdict.NOT_RUN, f"expected no test to have run, got {models}"
 
 
 def test_what_only_a_gpu_can_show_is_told_and_not_required() -> None:

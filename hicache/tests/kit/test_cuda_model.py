@@ -153,7 +153,9 @@ def test_the_host_overwrites_pinned_memory_that_is_still_read(cuda: CudaModel) -
     staging.fill_(9)
     cuda.synchronize()
     assert raw(sent) == [9] * 4, "the copy reads what the host wrote too early"
-    assert [str(race) for race in cuda.races if "aten.fill_" in str(race) and "copy from pinned" in str(race)]
+    races = [str(race) for race in cuda.races]
+    found = [race for race in races if "aten.fill_" in race and "copy from pinned" in race]
+    assert found, f"expected a race of aten.fill_ with the copy from pinned memory, got {races}"
 
 
 def test_the_host_may_reuse_it_after_an_event(cuda: CudaModel) -> None:

@@ -55,8 +55,10 @@ def test_the_page_shows_the_steps(found: RunRecord, pytester: pytest.Pytester) -
 
 
 def test_a_recorded_class_is_known_by_the_same_name() -> None:
-    assert (recorded(FlatCache).__qualname__, recorded(FlatCache).__module__) == ("FlatCache", FlatCache.__module__)
-    assert issubclass(recorded(FlatCache), FlatCache), "the adapter's class methods must work"
+    known = recorded(FlatCache)
+    name = (known.__module__, known.__qualname__)
+    assert name == (FlatCache.__module__, "FlatCache"), f"expected the name of FlatCache, got {name}"
+    assert issubclass(known, FlatCache), "the adapter's class methods must work"
 
 
 def test_the_tree_is_shown_before_and_after_the_last_step() -> None:

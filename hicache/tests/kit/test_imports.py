@@ -27,7 +27,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def _import(name: str) -> None:
     with without_collection():
-        assert not gc.isenabled()
+        assert not gc.isenabled(), "expected no collection during the import: it is enabled"
         __import__(name)
 
 
@@ -37,7 +37,7 @@ def test_collection_is_disabled_only_meanwhile(names: list[str], is_on: bool) ->
     (gc.enable if is_on else gc.disable)()
     with pytest.raises(ImportError, match=names[0]):
         _import(names[0])
-    assert gc.isenabled() is is_on
+    assert gc.isenabled() is is_on, f"collection was {is_on} before the import, and is {gc.isenabled()} after it"
 
 
 def test_what_many_modules_created_is_frozen(names: list[str]) -> None:
@@ -45,7 +45,8 @@ def test_what_many_modules_created_is_frozen(names: list[str]) -> None:
     before = gc.get_freeze_count()
     with without_collection():
         sys.modules.update({name: ModuleType(name) for name in names})
-    assert gc.get_freeze_count() - before >= MANY_MODULES
+    frozen = gc.get_freeze_count() - before
+    assert frozen >= MANY_MODULES, f"expected at least {MANY_MODULES} more frozen objects, got {frozen}"
 
 
 def test_what_few_modules_created_is_not_frozen(names: list[str]) -> None:
@@ -53,4 +54,5 @@ def test_what_few_modules_created_is_not_frozen(names: list[str]) -> None:
     before = gc.get_freeze_count()
     with without_collection():
         sys.modules.update({name: ModuleType(name) for name in names[1:]})
-    assert gc.get_freeze_count() <= before
+    after = gc.get_freeze_count()
+    assert after <= before, f"expected no more than the {before} frozen objects of before, got {after}"

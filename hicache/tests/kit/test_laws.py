@@ -616,7 +616,8 @@ def test_a_value_is_checked_until_it_passes_and_then_no_more(monkeypatch: pytest
     known = accepted.Accepted[int]()
     for value in ("a", "a", "fails", "fails", "fails"):
         with suppress(InvariantError):
-            assert known.result(value, partial(check, value)) == len(value)
+            length = known.result(value, partial(check, value))
+            assert length == len(value), f"{value!r}: expected {len(value)}, got {length}"
     assert checked == ["a", "fails", "fails"], f"expected what failed to be checked again, got {checked}"
     known.add("third", 3)
     assert "a" not in known, "expected no more values than the limit"

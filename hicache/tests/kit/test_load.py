@@ -33,7 +33,8 @@ def test_a_configuration_is_opened_on_the_device(monkeypatch: pytest.MonkeyPatch
     found = load_adapter(f"{MODELLED}@cuda:1")
     lost = ModelledReference.capabilities - found.capabilities
     assert lost == {Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD}, f"got {lost}"
-    assert (found.__module__, found.__qualname__) == (ModelledReference.__module__, ModelledReference.__qualname__)
+    name, expected = [(one.__module__, one.__qualname__) for one in (found, ModelledReference)]
+    assert name == expected, f"expected {expected}, got {name}"
     cache: Any = found(THREADED)
     assert {str(stream.device) for stream in cache.cuda.streams} == {"cuda:1"}, f"got {cache.cuda.streams}"
     cache.close()

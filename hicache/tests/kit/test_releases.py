@@ -28,15 +28,18 @@ NEW = record(PASSED, PASSED, failed("test_a[2]", "POOL-1"), execution("KEY-3", o
 
 def test_a_failure_is_counted_in_each_release_under_the_clause_that_was_broken_most() -> None:
     expected = [releases.Failures("test_b", "KEY-2", (1, 0)), releases.Failures("test_a", "LOCK-5", (2, 1))]
-    assert releases.failures([OLD, NEW]) == expected
+    found = releases.failures([OLD, NEW])
+    assert found == expected, f"expected {expected}, got {found}"
 
 
 def test_a_failure_of_no_clause_is_listed_without_one() -> None:
-    assert releases.failures([record(failed("test_c[1]"))]) == [releases.Failures("test_c", "", (1,))]
+    found = releases.failures([record(failed("test_c[1]"))])
+    assert found == [releases.Failures("test_c", "", (1,))], f"expected one failure without a clause, got {found}"
 
 
 def test_the_tables_have_a_row_for_each_release_and_a_column_for_each_release() -> None:
-    assert releases.table({"1.0": OLD, "1.1": NEW}).splitlines() == [
+    lines = releases.table({"1.0": OLD, "1.1": NEW}).splitlines()
+    assert lines == [
         "| release | executed | passed | failed | skipped |",
         "|---|---|---|---|---|",
         "| 1.0 | 4 | 1 | 3 | 0 |",
@@ -46,7 +49,7 @@ def test_the_tables_have_a_row_for_each_release_and_a_column_for_each_release() 
         "|---|---|---|---|",
         "| KEY-2 | `test_b` | 1 |  |",
         "| LOCK-5 | `test_a` | 2 | 1 |",
-    ]
+    ], f"expected each release in a row and in a column, got {lines}"
 
 
 @pytest.mark.parametrize("engine", releases.ADAPTERS)
@@ -74,20 +77,24 @@ def test_the_command_installs_and_runs_each_release_alone(tmp_path: Path, monkey
     monkeypatch.setattr(subprocess, "run", pretend)
     releases.main(["vllm", "0.32.0", "0.33.0", "--report", str(tmp_path), "--pytest", "-k LOCK"])
     installed = [tmp_path / f"vllm-{release}" / "installed" for release in ("0.32.0", "0.33.0")]
-    assert [command[-3:] for command, _ in called[::2]] == [
+    targets = [command[-3:] for command, _ in called[::2]]
+    assert targets == [
         ["--target", str(installed[0]), "vllm==0.32.0"],
         ["--target", str(installed[1]), "vllm==0.33.0"],
-    ]
+    ], f"expected each release in a folder of its own, got {targets}"
     assert [path for _, path in called[1::2]] == list(map(str, installed)), "each run sees its own release alone"
-    assert all(command[-2:] == ["-k", "LOCK"] for command, _ in called[1::2])
-    assert (tmp_path / "releases.md").read_text("utf-8") == releases.table({"0.32.0": OLD, "0.33.0": NEW})
+    options = [command[-2:] for command, _ in called[1::2]]
+    assert all(two == ["-k", "LOCK"] for two in options), f"expected each run to get -k LOCK, got {options}"
+    written, table = (tmp_path / "releases.md").read_text("utf-8"), releases.table({"0.32.0": OLD, "0.33.0": NEW})
+    assert written == table, f"expected the table:\n{table}\ngot:\n{written}"
     page = (tmp_path / "compare.html").read_text("utf-8")
-    assert "Vllm0320" in page
-    assert "Vllm0330" in page
+    assert "Vllm0320" in page, "compare.html does not name the adapter of 0.32.0"
+    assert "Vllm0330" in page, "compare.html does not name the adapter of 0.33.0"
 
 
 def test_a_release_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         releases.main(["vllm", "0.1.0", "--report", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "no adapter drives 0.1.0" in capsys.readouterr().err
+    assert ended.value.code == 2, f"expected a usage error, got {ended.value.code}"
+    told = capsys.readouterr().err
+    assert "no adapter drives 0.1.0" in told, f"expected the release to be refused, got {told}"

@@ -219,7 +219,8 @@ def test_the_command_tells_of_both_parts(path: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
     table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
     storage = table["storage"]
-    assert (storage["backend"], storage["stop_policy"], storage["restarted"]) == ("memory", "wait_complete", True)
+    found = (storage["backend"], storage["stop_policy"], storage["restarted"])
+    assert found == ("memory", "wait_complete", True), f"expected the storage of the options, got {found}"
     assert [part["requests"] for part in storage["parts"]] == [20, 20], f"a restart in the middle: {storage}"
     assert storage["parts"][1]["hit_tokens"]["storage"] > 0, f"the second half hits storage: {storage['parts'][1]}"
     second = storage["parts"][1]["hit_rates"]["storage"]

@@ -56,7 +56,8 @@ def test_a_clause_stands_as_in_its_worst_configuration() -> None:
         execution("KEY-2", configuration="full/page1/lru"),
     )
     matrix = build_matrix(record(*executions), CONTRACT)
-    assert row(matrix, "KEY-1").status is Status.FAILED
+    status = row(matrix, "KEY-1").status
+    assert status is Status.FAILED, f"KEY-1 failed with page 16, got {status}"
     statuses = [cell.status for cell in row(matrix, "KEY-1").cells]
     assert statuses == [Status.PASSED, Status.FAILED], f"KEY-1 passed with page 1 alone, got {statuses}"
     statuses = [cell.status for cell in row(matrix, "KEY-2").cells]
@@ -91,7 +92,8 @@ def test_what_never_ran_is_not_executed() -> None:
 
 def test_a_skipped_clause_is_skipped() -> None:
     matrix = build_matrix(record(execution("HOST-1", outcome=Outcome.SKIPPED)), CONTRACT)
-    assert row(matrix, "HOST-1").status is Status.SKIPPED
+    status = row(matrix, "HOST-1").status
+    assert status is Status.SKIPPED, f"the only test of HOST-1 was skipped, got {status}"
 
 
 def test_sections_hold_every_clause_in_the_order_of_the_catalogue() -> None:
@@ -137,7 +139,8 @@ def test_executions_environments_and_the_earliest_start_are_kept() -> None:
 
 def test_one_run_stays_as_it_is() -> None:
     only = record(execution("KEY-1"))
-    assert merge_runs([only]) == only
+    merged = merge_runs([only])
+    assert merged == only, f"expected {only}, got {merged}"
 
 
 def test_nothing_cannot_be_merged() -> None:
@@ -222,7 +225,8 @@ def test_the_page_is_well_formed_and_holds_no_markup_of_a_message(report: Path) 
 def test_the_matrix_folds_by_section_and_names_every_clause(report: Path) -> None:
     page = Reader((report / "report.html").read_text(encoding="utf-8"))
     groups = {str(one["id"]): "open" in one for tag, one in page.elements if tag == "details" and "id" in one}
-    assert list(groups) == [f"section-{name}" for name in dict.fromkeys(one.partition("-")[0] for one in CONTRACT)]
+    sections = [f"section-{name}" for name in dict.fromkeys(one.partition("-")[0] for one in CONTRACT)]
+    assert list(groups) == sections, f"expected the sections {sections}, got {list(groups)}"
     assert groups["section-LOCK"], "the section of a broken clause is folded"
     assert not groups["section-KEY"], "a section in which nothing failed is open"
     rows = {one["data-clause"]: one["data-status"] for _, one in page.elements if "data-clause" in one}
@@ -329,7 +333,8 @@ def test_junit_is_well_formed_and_complete(report: Path) -> None:
     assert case.get("classname") == "conformance/test_file.py", f"got {case.attrib}"
     assert case.get("name") == "test_<three>$[full/page16/lru]", f"got {case.attrib}"
     properties = {one.get("name"): one.get("value") for one in case.iter("property")}
-    assert properties == {"clause": "LOCK-2", "cause": "LOCK-2", "configuration": "full/page16/lru", "operations": "7"}
+    expected = {"clause": "LOCK-2", "cause": "LOCK-2", "configuration": "full/page16/lru", "operations": "7"}
+    assert properties == expected, f"expected {expected}, got {properties}"
     text = case.findtext("failure") or ""
     for part in ('<b>1</b> & "2"', r"\x00red", r"\ud800", "]]>", "é", r"\ufffe", "replay: pytest"):
         assert part in text, f"{part!r} is not in {text!r}"

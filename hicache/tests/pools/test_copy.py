@@ -71,7 +71,7 @@ VERBS = pytest.mark.parametrize("copy", [PoolCopier.copy, by_layers], ids=["at o
 
 
 def check_round_trip(tiers: TwoTiers, method: CopyMethod | None, copy: object) -> None:
-    assert callable(copy)
+    assert callable(copy), f"expected a verb of the copier, got {copy!r}"
     copier = tiers.copier(method)
     for kind, parts in ((TransferKind.BACKUP, BACKED_UP), (TransferKind.LOAD, LOADED)):
         job = job_of(kind, parts)
@@ -232,7 +232,7 @@ def test_more_pages_than_scratch_memory_takes_are_moved(scratch_bytes: int, monk
     config = two_tier_config()
     pages = 50
     sizes = {FULL: pages * 3, SWA: 3, MAMBA: 1}
-    assert config.host is not None
+    assert config.host is not None, "a configuration of two tiers has a host"
     tiers = TwoTiers(replace(config, capacity_tokens=sizes, host=replace(config.host, capacity_tokens=sizes)))
     numbers = list(range(1, pages + 1))
     job = job_of(TransferKind.BACKUP, [{FULL: (numbers, numbers[::-1])}])

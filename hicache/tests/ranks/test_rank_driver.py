@@ -181,7 +181,7 @@ def first(snapshot: Snapshot, **changes: object) -> Snapshot:
 
 def below(snapshot: Snapshot, **changes: object) -> Snapshot:
     """The same snapshot with another host part of the second node."""
-    assert snapshot.host is not None
+    assert snapshot.host is not None, "expected a snapshot with a host tier"
     views = (snapshot.host.nodes[0], replace(snapshot.host.nodes[1], **changes))  # type: ignore[arg-type]
     return replace(snapshot, host=replace(snapshot.host, nodes=views))
 
