@@ -20,7 +20,7 @@ verify: .venv/kit
 	$(BIN)/hicache verify $(ARGS)
 
 # Two environments at a time: many tests wait for processes, and the others use the cores meanwhile.
-test: .venv/dev
+test: $(BIN)/tox
 	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(ARGS)
 
 clean:
@@ -30,7 +30,12 @@ $(BIN)/python:
 	@echo "Installing hicache and torch into .venv; the first time takes a minute or two."
 	@$(PYTHON) -m venv .venv
 
-# Each of these files says that .venv holds: the kit; what we work with; what runs models.
+# tox alone: its environment `install` installs the rest, while others run that need nothing of it.
+$(BIN)/tox: constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt tox
+	@touch $@
+
+# Each of these files says that .venv holds: the kit; what we work with; that and what runs models.
 .venv/kit: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[testing]'
 	@touch $@
@@ -39,6 +44,6 @@ $(BIN)/python:
 	$(INSTALL) '.[dev]'
 	@touch .venv/kit $@
 
-.venv/models: .venv/dev
-	$(INSTALL) '.[accuracy]'
-	@touch $@
+.venv/models: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev,accuracy]'
+	@touch .venv/kit .venv/dev $@
