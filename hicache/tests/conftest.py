@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from hicache.testing.imports import MANY_MODULES
 
 # On a machine with other work an example may take any time.
 settings.register_profile("own", deadline=None)
@@ -15,5 +20,20 @@ settings.load_profile("own")
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Freeze what was imported and collected: it stays, and some tests collect garbage again and again."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, Any, Any]:
+    """Freeze the libraries that a test has imported, such as those of models: they stay too."""
+    before = len(sys.modules)
+    try:
+        return (yield)
+    finally:
+        if len(sys.modules) - before >= MANY_MODULES:
+            _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
