@@ -61,7 +61,7 @@ def run(pytester: pytest.Pytester, *options: str, adapter: str | None = FLAT_CAC
 
     `adapter`: None to name none.
     """
-    quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "-W", "ignore:Module already imported")
+    quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "--assert=plain")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in sys.modules if name.partition(".")[0] in SUITES]:
             patch.delitem(sys.modules, name)

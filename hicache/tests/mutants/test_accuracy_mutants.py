@@ -25,8 +25,11 @@ pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"models are run, and {', '.join(MISSING)} is missing: pip install 'hicache[accuracy]'"
 )
 
-INSIDE = ("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:xdist", "-o", "faulthandler_timeout=0")
-"""What speaks for a whole process is left to the run that there is already."""
+INSIDE = (
+    *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:xdist"),
+    *("-o", "faulthandler_timeout=0", "--assert=plain"),
+)
+"""What speaks for a whole process is left to the run that there is already; so is the rewriting of assertions."""
 
 
 class Heard:
