@@ -19,8 +19,9 @@ export PIP_COMPILE ?= no
 verify: .venv/kit
 	$(BIN)/hicache verify $(ARGS)
 
-# Two environments at a time: many tests wait for processes, and the others use the cores meanwhile.
-test: $(BIN)/tox
+# Two environments at a time: many tests wait for processes, and the others use the cores meanwhile. The environment
+# `install` installs what they share; environments that are named in ARGS may lack it, and no two may install side by side.
+test: $(if $(ARGS),.venv/dev,$(BIN)/tox)
 	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(ARGS)
 
 clean:

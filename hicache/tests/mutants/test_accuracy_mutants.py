@@ -29,7 +29,7 @@ INSIDE = (
     *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:xdist"),
     *("-o", "faulthandler_timeout=0", "--assert=plain"),
 )
-"""What speaks for a whole process is left to the run that there is already; so is the rewriting of assertions."""
+"""What speaks for a whole process is left to the run that there is. Modules that it imported are not rewritten."""
 
 
 class Heard:
