@@ -164,6 +164,8 @@ class LoadingMachine(TierMachine, RequestVerbs):
         request, pools = self.handles[number], [*self.driver.contents.prefix_pools]
         pools += self.driver.contents.state_pools
         last = {pool: self.adapter.layers(pool) - 1 for pool in pools if self.adapter.layers(pool)}
+        # What an eviction did not wait for is still to fail. A load that a reader waits for must not be that.
+        self.fail_waits(0)
         if all(self.driver.wait_request_layer(request, pool, layer) for pool, layer in last.items()):
             self.driver.compute_early(request)
 
