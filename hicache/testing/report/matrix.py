@@ -171,9 +171,9 @@ class Group:
 class Cause:
     """A cause of failures: a clause, or an error.
 
-    `failures`: those that found it, the shortest message first; then those of `also`. `about`: where no test that found
-    it names it, as for an error or a law: the clauses that these tests are about, the most concerned first. `also`:
-    other causes that may follow from it.
+    `failures`: those that found it, the shortest message first; then those of `also`. `about`: where most tests that
+    found it do not name it, as for an error or a law: the clauses that these tests are about, the most concerned first.
+    `also`: other causes that may follow from it.
     """
 
     name: str
@@ -304,10 +304,11 @@ def _cause(
 ) -> Cause:
     groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
     failures = tuple({one.node_id: one for group in groups for one in group}.values())
-    tests = _weights(failures)
+    of_others = [one for one in failures if name not in one.clauses]
+    tests = _weights(of_others if 2 * len(of_others) > len(failures) else ())
     # The clause of which the largest share of tests failed is concerned most, not the one with the most tests.
     nearest = sorted(tests, key=lambda clause: (-tests[clause] / ran[clause], -tests[clause]))[:_MAX_ABOUT]
-    return Cause(name, clauses.get(name), failures, () if name in tests else tuple(nearest), tuple(also))
+    return Cause(name, clauses.get(name), failures, tuple(nearest), tuple(also))
 
 
 def _length_of_message(failure: Execution) -> tuple[int, int, int]:

@@ -167,6 +167,16 @@ def test_a_law_is_told_with_the_clauses_of_the_tests_that_met_it() -> None:
     assert told == "1 clause broken: REQ-3 in 2 tests of FETCH-5, FETCH-4", f"got {told}"
 
 
+@pytest.mark.parametrize(
+    ("own", "told"), [(1, "REQ-3 in 3 tests of FETCH-5"), (2, "REQ-3 in 4 tests")], ids=["a-third", "half"]
+)
+def test_a_clause_that_few_of_its_tests_name_is_told_with_the_clauses_of_the_others(own: int, told: str) -> None:
+    met = [failed(number, "REQ-3", "FETCH-5") for number in range(2)]
+    named = [failed(10 + number, "REQ-3", "REQ-3", "RANK-1") for number in range(own)]
+    line = headline(overview(record(*met, *named), CONTRACT))
+    assert line == f"1 clause broken: {told}", f"got {line}"
+
+
 def test_a_headline_tells_three_causes() -> None:
     causes = ("KeyError in Mine.match", "KEY-1", "LOCK-1", "OSError in Mine.step")
     failures = [failed(10 * place + n, cause, "POOL-1") for place, cause in enumerate(causes) for n in range(5 - place)]
