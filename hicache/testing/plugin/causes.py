@@ -36,8 +36,8 @@ def causes_of(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
     """The causes of a failure: ids of clauses, or for an error its type and the verb of the adapter that raised it.
 
     What Hypothesis found to depend on more than the example is FLAKY. A law names its clause. An assertion of a test is
-    about the clauses that the test names, or about the one clause whose id begins its message. `clauses`: those that
-    the test names.
+    about the clauses that the test names, or about the one clause whose id begins its message; where neither names one,
+    it is an error. `clauses`: those that the test names.
     """
     if any(one.__name__ == "Flaky" and one.__module__ == "hypothesis.errors" for one in type(raised).__mro__):
         return (FLAKY,)
@@ -73,7 +73,7 @@ def _causes(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
         return (TIMED_OUT,)
     if isinstance(raised, AssertionError) or type(raised).__qualname__ == FAILED_BY_CALL:
         named = str(raised).partition(":")[0]
-        return (named,) if named in CONTRACT else tuple(clauses)
+        return (named,) if named in CONTRACT else tuple(clauses) or (_error(raised),)
     return (_error(raised),)
 
 

@@ -209,6 +209,18 @@ def test_an_error_raised_from_a_broken_law_has_its_clause() -> None:
     assert causes_of(raised, ()) == ("STORE-3",), f"got {causes_of(raised, ())}"
 
 
+@pytest.mark.parametrize(
+    ("raised", "cause"),
+    [
+        (AssertionError("the search did not reach a load"), "AssertionError in the test"),
+        (pytest.fail.Exception("20 examples did not reach a load"), "Failed in the test"),
+    ],
+    ids=["assertion", "fail"],
+)
+def test_a_failure_of_a_test_that_names_no_clause_is_an_error(raised: BaseException, cause: str) -> None:
+    assert causes_of(raised, ()) == (cause,), f"expected {cause}, got {causes_of(raised, ())}"
+
+
 def test_a_message_of_the_cache_itself_is_not_taken_for_a_clause() -> None:
     causes = causes_of(ValueError("REQ-3: not a law of the kit"), ("KEY-1",))
     assert causes == ("ValueError in the test",), f"got {causes}"
