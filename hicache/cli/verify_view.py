@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from threading import Event
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -153,7 +154,8 @@ def show_storage(record: RunRecord, console: Console) -> None:
 
 
 def _table(results: Iterable[StageResult]) -> Table:
-    table = Table("suite")
+    # Without lines between columns it fits 80 columns, which a pipe counts as.
+    table = Table("suite", box=SIMPLE_HEAD, padding=0)
     for heading in ("executed", "passed", "failed", "known", "skipped", "verbs", "seconds"):
         table.add_column(heading, justify="right")
     for result in results:

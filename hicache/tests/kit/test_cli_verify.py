@@ -24,7 +24,7 @@ from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import INTERRUPTED, Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import STAGES, left_out, verify
-from hicache.cli.verify_view import run_with_progress
+from hicache.cli.verify_view import run_with_progress, show_results
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
@@ -68,6 +68,12 @@ def shown(stages: Sequence[FakeStage], directory: Path) -> str:
     return output.getvalue()
 
 
+def rows(output: str) -> dict[str, list[str]]:
+    """The cells of the table that a verification prints, by suite; the headings too."""
+    words = [line.split() for line in output.splitlines()]
+    return {row[0]: row[1:] for row in words if len(row) == 8}
+
+
 def run_command(
     monkeypatch: pytest.MonkeyPatch, directory: Path, conformance: FakeStage, *arguments: str
 ) -> tuple[int, str]:
@@ -106,9 +112,18 @@ def test_the_table_counts_each_outcome(tmp_path: Path) -> None:
     outcomes = [*Outcome, Outcome.PASSED, Outcome.SKIPPED, Outcome.SKIPPED]
     executions = tuple(execution("KEY-1", outcome=one, name=f"test_{n}") for n, one in enumerate(outcomes))
     output = shown([FakeStage("conformance", executions, None)], tmp_path)
-    row = next(line for line in output.splitlines() if "conformance" in line and "│" in line)
-    cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells == ["conformance", "4", "2", "1", "1", "3", "49", "1.5"], f"executed to verbs, then seconds: {row}"
+    cells = rows(output)["conformance"]
+    assert cells == ["4", "2", "1", "1", "3", "49", "1.5"], f"executed to verbs, then seconds: {cells}"
+
+
+def test_the_table_of_a_long_run_fits_80_columns() -> None:
+    long = replace(record(replace(PASSED, operations=123_456_789)), capabilities=())
+    output = io.StringIO()
+    show_results([StageResult("distributed_tests", long, None, 12_345.6)], Console(file=output, width=80))
+    assert rows(output.getvalue()) == {
+        "suite": ["executed", "passed", "failed", "known", "skipped", "verbs", "seconds"],
+        "distributed_tests": ["1", "1", "0", "0", "0", "123,456,789", "12345.6"],
+    }, f"expected no word that is cut:\n{output.getvalue()}"
 
 
 def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_path: Path) -> None:
