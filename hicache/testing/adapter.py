@@ -470,7 +470,11 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         self._lacks("admit")
 
     def resume(self, request: Handle) -> Admission | None:
-        """The admission of a request that was loading, or None while it loads. After a failed load less is cached."""
+        """The admission of a request that was loading, or None while it loads. After a failed load less is cached.
+
+        Then None also while there are no slots for what did not come. If that does not fit an empty cache, the request
+        can only be aborted.
+        """
         self._lacks("resume")
 
     def wait_request_layer(self, request: Handle, pool: str, layer: int) -> bool:
