@@ -91,7 +91,7 @@ class RequestManager:
         """Whether a request can be computed. Once its load-back has ended it takes what came, or does without.
 
         False also after a load-back that failed, while there are no slots for what did not come: other requests have to
-        end first. If nothing else runs, the prompt fits only with its hit, and the request can only be aborted.
+        end first. If no other request runs, the prompt fits the cache only with its hit, and it can only be aborted.
         """
         self._require_running(request)
         if request.ticket is not None and self._cache.load_phase(request.ticket).has_ended:

@@ -98,7 +98,7 @@ class LoadingMachine(TierMachine, RequestVerbs):
             self._went_on(number, admission)
         elif not self._is_loading():
             assert number in self.maybe_failed, "FLOW-10: no transfer failed: expected the request to resume"
-            # It may have fitted only with its hit: of that a window and a state take few slots.
+            # It may fit only with its hit: of the SWA and MAMBA data of a hit, one window and one state are loaded.
             has_room = len(self.handles) == 1 and self._fits_empty(self.keys[number])
             assert not has_room, "REQ-5: nothing else runs: expected slots for the pages that were not loaded"
 
@@ -166,7 +166,7 @@ class LoadingMachine(TierMachine, RequestVerbs):
         request, pools = self.handles[number], [*self.driver.contents.prefix_pools]
         pools += self.driver.contents.state_pools
         last = {pool: self.adapter.layers(pool) - 1 for pool in pools if self.adapter.layers(pool)}
-        # What an eviction did not wait for is still to fail. A load that a reader waits for must not be that.
+        # Failures that were asked for an eviction are left if it waited for no transfer. They are for no reader's wait.
         self.fail_waits(0)
         if all(self.driver.wait_request_layer(request, pool, layer) for pool, layer in last.items()):
             self.driver.compute_early(request)

@@ -154,7 +154,7 @@ def show_storage(record: RunRecord, console: Console) -> None:
 
 
 def _table(results: Iterable[StageResult]) -> Table:
-    # Without lines between columns it fits 80 columns, which a pipe counts as.
+    # Without lines between its columns the table fits 80 characters, the width that rich assumes in a pipe.
     table = Table("suite", box=SIMPLE_HEAD, padding=0)
     for heading in ("executed", "passed", "failed", "known", "skipped", "verbs", "seconds"):
         table.add_column(heading, justify="right")

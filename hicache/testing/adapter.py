@@ -472,8 +472,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def resume(self, request: Handle) -> Admission | None:
         """The admission of a request that was loading, or None while it loads. After a failed load less is cached.
 
-        Then None also while there are no slots for what did not come. If that does not fit an empty cache, the request
-        can only be aborted.
+        After a failed load it is None also while there are no slots for what did not come. A prompt that does not fit
+        an empty cache may never get them: its request can only be aborted.
         """
         self._lacks("resume")
 
