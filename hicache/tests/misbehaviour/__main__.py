@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hicache.tests.misbehaviour.adapters import KINDS
-from hicache.tests.misbehaviour.cells import STAGES, Found, cells, run_cell
+from hicache.tests.misbehaviour.cells import STAGES, Cell, Found, cells, run_cell
+
+_JOBS = 4
+"""Cells at a time, twice as many as a small machine has cores: a third of their time is spent waiting for a hang."""
 
 _MAX_MESSAGE = 100
 
@@ -26,6 +30,7 @@ def main() -> int:
     parser.add_argument("--verb", action="append", help="only this verb; may be given several times")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn by the seed")
     parser.add_argument("--seed", type=int, default=_today(), help="default: the number of the day")
+    parser.add_argument("--jobs", type=int, default=_JOBS, metavar="N", help=f"cells at a time; default: {_JOBS}")
     asked = parser.parse_args()
     if unknown := set(asked.stages) - set(STAGES):
         parser.error(f"unknown stage {', '.join(sorted(unknown))}; known: {', '.join(STAGES)}")
@@ -39,13 +44,17 @@ def main() -> int:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
         sys.stdout.write(f"{len(chosen)} cells, drawn by the seed {asked.seed}\n")
     wrong = 0
-    for cell in chosen:
-        with TemporaryDirectory(prefix="hicache-cell-") as folder:
-            found = run_cell(cell, Path(folder))
-        wrong += bool(found.problems)
-        _show(found)
+    with ThreadPoolExecutor(asked.jobs) as lanes:
+        for found in lanes.map(_found, chosen):
+            wrong += bool(found.problems)
+            _show(found)
     sys.stdout.write(f"{len(chosen)} cells, {wrong} with a problem\n")
     return 1 if wrong or not chosen else 0
+
+
+def _found(cell: Cell) -> Found:
+    with TemporaryDirectory(prefix="hicache-cell-") as folder:
+        return run_cell(cell, Path(folder))
 
 
 def _today() -> int:
