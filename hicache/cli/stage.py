@@ -57,9 +57,9 @@ _THREADS = "OMP_NUM_THREADS"
 MOSTLY_WAITS = "distributed_tests"
 """The stage that leaves cores free: its tests wait for a rank that does not answer in time."""
 
-LEFT_BEHIND = "a thread or a process that it left running"
+LEFT_BEHIND = "left a thread or a process running"
 
-WENT_ON = "a fork of it that went on with the run"
+WENT_ON = "left a fork behind, which went on with the run"
 
 INTERRUPTED = "interrupted"
 """The problem of a stage that Ctrl-C or SIGTERM ended."""
@@ -212,7 +212,7 @@ def run_process(
     if ending == INTERRUPTED or (is_whole and _explains(record, ending, verification)):
         problem = INTERRUPTED if ending == INTERRUPTED else None
     else:
-        told = f"the process ended with {ending}{'' if is_whole else ' without a record'}"
+        told = f"the process {ending}{'' if is_whole else ', and left no record'}"
         problem = f"{told}; {log} ends with:\n{_tail(log)}"
         failure = _failure(name, verification.adapter, told, problem, perf_counter() - begin)
         record = replace(record, executions=(*record.executions, failure))
@@ -264,9 +264,9 @@ def follow(
 ) -> str:
     """Run a process, copy its output to a file, and report its percentages and failures.
 
-    Returns `code N` with its exit code, INTERRUPTED, or why it was killed. `run_file`: the process writes it as its
-    last act, and has to end soon after. After Ctrl-C, once `interrupt` is set, or after `limit_s` seconds it is asked
-    to end with what it has. Its temporary files are removed when it has ended, however it ends.
+    Returns what the process did, such as `ended with code 0`, or INTERRUPTED. `run_file`: the process writes it as
+    its last act, and has to end soon after. After Ctrl-C, once `interrupt` is set, or after `limit_s` seconds it is
+    asked to end with what it has. Its temporary files are removed when it has ended, however it ends.
     """
     with ExitStack() as stack:
         stack.enter_context(terminable())
@@ -292,12 +292,18 @@ def _ending(
             failures += _FAILURE.search(line) is not None
             if found := _PERCENT.search(line):
                 progress(int(found[1]), 100, failures)
-        return f"code {process.wait()}"
+        return ended(process.wait())
     except StageTimeoutError as error:
         _end(process, copy)
         return str(error)
     except TimeoutError as error:
         return str(error)
+
+
+def ended(code: int) -> str:
+    """How a process ended. `code`: its exit code, or the number of the signal that killed it as a negative number."""
+    names = {one.value: one.name for one in signal.Signals}
+    return f"ended with code {code}" if code >= 0 else f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _end(process: WatchedProcess, copy: TextIO) -> None:
@@ -312,7 +318,7 @@ def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
     for line in lines:
         written += len(line)
         if written > limit:
-            raise TimeoutError(f"more than {limit:,} characters of output")
+            raise TimeoutError(f"wrote more than {limit:,} characters of output")
         yield line
 
 
@@ -360,7 +366,7 @@ class WatchedProcess:
                 # What has written its run is at its end.
                 is_ending = self._process.poll() is not None or run_file.exists()
                 if not is_ending:
-                    raise StageTimeoutError(f"more than {limit_s:g} s, the limit of --timeout")
+                    raise StageTimeoutError(f"took longer than {limit_s:g} s, the limit of --timeout")
                 if perf_counter() - begin > limit_s + _GRACE_S:
                     raise TimeoutError(LEFT_BEHIND)
             try:
@@ -370,7 +376,7 @@ class WatchedProcess:
                 if waited >= _GRACE_S and (self._process.poll() is not None or run_file.exists()):
                     raise TimeoutError(LEFT_BEHIND) from None
                 if waited >= silence_s:
-                    raise TimeoutError(f"no output for {silence_s:g} s") from None
+                    raise TimeoutError(f"wrote no output for {silence_s:g} s") from None
                 continue
             waited = 0.0
             if line is None:
@@ -433,10 +439,10 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
     failed = any(execution.outcome is Outcome.FAILED for execution in record.executions)
     nothing = bool(verification.keyword) and of_clauses <= {Outcome.SKIPPED}
     return {
-        "code 0": True,
-        "code 1": failed or nothing or of_clauses == {Outcome.SKIPPED},
-        "code 2": failed and verification.stops,
-        "code 5": nothing,
+        ended(0): True,
+        ended(1): failed or nothing or of_clauses == {Outcome.SKIPPED},
+        ended(2): failed and verification.stops,
+        ended(5): nothing,
     }.get(ending, False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,16 @@ from hicache.cli import stage as stage_module
 from hicache.cli.app import app
 from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
-from hicache.cli.stage import INTERRUPTED, Progress, StageResult, SuiteStage, Verification, follow, suite_folder
+from hicache.cli.stage import (
+    INTERRUPTED,
+    Progress,
+    StageResult,
+    SuiteStage,
+    Verification,
+    ended,
+    follow,
+    suite_folder,
+)
 from hicache.cli.verify import STAGES, left_out, verify
 from hicache.cli.verify_view import run_with_progress, show_results
 from hicache.testing.adapters.blocks import BlockCacheAdapter
@@ -339,7 +349,7 @@ def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     ending = follow(
         python(program), tmp_path / "log", tmp_path / "run.json", lambda *counts: seen.append(counts), Event()
     )
-    assert ending == "code 0", f"the process ended well, got {ending}"
+    assert ending == ended(0), f"the process ended well, got {ending}"
     assert seen == [(5, 100, 1), (100, 100, 1)], f"expected 5 % and 100 %, and one failure, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
 
@@ -359,7 +369,7 @@ def test_torch_has_one_thread_in_a_process_unless_the_environment_says_more(
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
     program = "import sys; print('a line'); sys.exit('the cause')"
     ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
-    assert ending == "code 1", f"expected code 1, got {ending}"
+    assert ending == ended(1), f"expected code 1, got {ending}"
     assert set((tmp_path / "log").read_text().splitlines()) == {"a line", "the cause"}, "both streams are in the log"
 
 
@@ -367,7 +377,7 @@ def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 1.0)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
     ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
-    assert ending == "no output for 1 s", f"a process that never ends has to be ended, got {ending}"
+    assert ending == "wrote no output for 1 s", f"a process that never ends has to be ended, got {ending}"
 
 
 LITTER = """
@@ -382,9 +392,9 @@ print("[ 10%] begun", flush=True)
 @pytest.mark.parametrize(
     ("last", "ending"),
     [
-        ("pass", "code 0"),
-        ("os.kill(os.getpid(), 9)", "code -9"),
-        ("threading.Event().wait()", "no output for 5 s"),
+        ("pass", ended(0)),
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("threading.Event().wait()", "wrote no output for 5 s"),
     ],
     ids=["ends", "is-killed", "hangs"],
 )
@@ -423,30 +433,30 @@ def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *ex
 
 
 def test_a_suite_ends_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = run_suite(monkeypatch, tmp_path, "code 0", execution("KEY-1"))
+    result = run_suite(monkeypatch, tmp_path, ended(0), execution("KEY-1"))
     assert result.record == record(execution("KEY-1")), f"expected the record that pytest wrote, got {result.record}"
     assert not result.failed, f"everything passed, got {result}"
 
 
 def test_failed_tests_explain_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = run_suite(monkeypatch, tmp_path, "code 1", execution("KEY-1", outcome=Outcome.FAILED))
+    result = run_suite(monkeypatch, tmp_path, ended(1), execution("KEY-1", outcome=Outcome.FAILED))
     assert (result.failed, result.problem) == (True, None), f"the failure says it all, got {result}"
 
 
 def test_a_suite_that_asks_too_much_of_a_cache_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     skipped, of_the_suite = execution("KEY-1", outcome=Outcome.SKIPPED), execution(name="test_of_the_suite")
-    result = run_suite(monkeypatch, tmp_path, "code 1", skipped, of_the_suite)
+    result = run_suite(monkeypatch, tmp_path, ended(1), skipped, of_the_suite)
     assert not result.failed, f"everything was skipped for what the cache does not declare, got {result}"
 
 
-@pytest.mark.parametrize("ending", ["code 1", "code 3", "code -9", "no output for 300 s"])
+@pytest.mark.parametrize("ending", [ended(1), ended(3), ended(-signal.SIGKILL), "wrote no output for 300 s"])
 def test_an_ending_that_no_test_explains_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     result = run_suite(monkeypatch, tmp_path, ending, execution("KEY-1"))
     assert result.failed, f"{ending} is no good end"
     assert result.problem is not None, f"{ending} is a problem"
-    assert f"ended with {ending}" in result.problem, f"the ending is told: {result.problem}"
+    assert f"the process {ending}" in result.problem, f"the ending is told: {result.problem}"
     assert result.problem.endswith("line 98\nline 99"), f"with the end of the log: {result.problem}"
     assert "line 1\n" not in result.problem, f"and no more of it: {result.problem}"
 
@@ -454,12 +464,12 @@ def test_an_ending_that_no_test_explains_is_a_problem(
 def test_the_record_of_an_earlier_run_is_not_taken_for_this_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run_suite(monkeypatch, tmp_path, "code 0", execution("KEY-1"))
-    result = run_suite(monkeypatch, tmp_path, "code 4")
+    run_suite(monkeypatch, tmp_path, ended(0), execution("KEY-1"))
+    result = run_suite(monkeypatch, tmp_path, ended(4))
     assert result.failed, f"this run reported nothing, got {result}"
     assert result.record is not None, "that it did is in the record"
     told = [(one.outcome, one.causes) for one in result.record.executions]
-    expected = "conformance: the process ended with code 4 without a record"
+    expected = "conformance: the process ended with code 4, and left no record"
     assert told == [(Outcome.FAILED, (expected,))], f"expected this alone, got {told}"
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hicache.cli import stage as stage_module
 from hicache.cli.program import INTERRUPTIBLE
-from hicache.cli.stage import SuiteStage, Verification, follow
+from hicache.cli.stage import SuiteStage, Verification, ended, follow
 from hicache.cli.verify import STAGES, STAGES_OF, Narrowing, all_stages, verify
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
@@ -34,7 +34,7 @@ def pytest_words(monkeypatch: pytest.MonkeyPatch, directory: Path, verification:
     def run(command: list[str], log: Path, *_: object) -> str:
         commands.append(command)
         log.touch()
-        return "code 4"
+        return ended(4)
 
     monkeypatch.setattr(stage_module, "follow", run)
     SuiteStage("conformance", replace(verification, directory=directory), ()).run(ignore, Event())
@@ -136,13 +136,13 @@ def test_a_failure_stays_one_in_a_narrowed_run() -> None:
 @pytest.mark.parametrize(
     ("ending", "changes", "outcomes", "is_problem"),
     [
-        ("code 2", {"stops": True}, (Outcome.FAILED,), False),
-        ("code 2", {"stops": True}, (Outcome.PASSED,), True),
-        ("code 2", {}, (Outcome.FAILED,), True),
-        ("code 5", {"keyword": "LOCK-3"}, (), False),
-        ("code 5", {}, (), True),
-        ("code 1", {"keyword": "LOCK-3"}, (), False),
-        ("code 1", {}, (Outcome.PASSED,), True),
+        (ended(2), {"stops": True}, (Outcome.FAILED,), False),
+        (ended(2), {"stops": True}, (Outcome.PASSED,), True),
+        (ended(2), {}, (Outcome.FAILED,), True),
+        (ended(5), {"keyword": "LOCK-3"}, (), False),
+        (ended(5), {}, (), True),
+        (ended(1), {"keyword": "LOCK-3"}, (), False),
+        (ended(1), {}, (Outcome.PASSED,), True),
     ],
 )
 def test_what_explains_an_ending(
@@ -188,7 +188,7 @@ except KeyboardInterrupt:
 """
     # Far more than a busy machine needs to start the program.
     ending = follow(python(f"{INTERRUPTIBLE}\n{program}"), tmp_path / "log", run_file, ignore, Event(), 5.0)
-    assert ending == "more than 5 s, the limit of --timeout", f"expected the limit, got {ending}"
+    assert ending == "took longer than 5 s, the limit of --timeout", f"expected the limit, got {ending}"
     assert run_file.read_text() == "what there is", "the process was asked to end"
 
 

@@ -40,8 +40,8 @@ TOLD: Mapping[str, str] = {
     "keyboard_interrupt": "KeyboardInterrupt|keyboard-interrupt",
     "hang": r"took too long|limit of --timeout|no output for|did not end in time",
     "flood": r"characters of output",
-    "thread": r"left running",
-    "fork": r"left running|a fork of it",
+    "thread": r"left running|left a thread",
+    "fork": r"left running|left a fork behind",
 }
 """By kind, the words of which one has to be in the output."""
 
