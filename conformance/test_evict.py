@@ -310,6 +310,14 @@ def test_a_chunked_request_that_matches_again_is_not_a_new_hit(driver: Driver) -
     )
 
 
+@clause("EVICT-2", "MATCH-10", policies=[LFU, SLRU, PRIORITY], needs=[Capability.SNAPSHOT])
+def test_a_use_that_is_no_hit_puts_a_prompt_behind_its_equals(driver: Driver) -> None:
+    for page in (1, 2):
+        put(driver, [page])
+    driver.unlock(driver.lock(find(driver, [1])))
+    require_order(driver, [(2,), (1,)], "caching 1 and 2, and the next chunk of a request that uses 1")
+
+
 @clause("EVICT-2", policies=[PRIORITY], needs=[Capability.SNAPSHOT])
 def test_a_later_insert_raises_the_priority_and_never_lowers_it(driver: Driver) -> None:
     for page, priority in ((1, 0), (2, 3), (3, 5), (1, 4), (3, 0)):

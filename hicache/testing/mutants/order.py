@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hicache.components import component_tree
 from hicache.components.base import TreeComponent
@@ -116,6 +116,32 @@ class WindowUsedFromTheRoot(OtherComponent):
     component = _AllOnPath
 
 
+class _FirstPart(tuple[int, int]):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and self[0] == other[0]
+
+    __hash__ = tuple.__hash__
+
+
+class _TakesEquals(FullComponent):
+    def order(self) -> Order:
+        order = super().order()
+
+        def first_part(node: Node) -> Any:
+            key = order(node)
+            return _FirstPart(key) if isinstance(key, tuple) else key
+
+        return first_part
+
+
+class UsesLostAmongEquals(OtherComponent):
+    """A use that is no hit does not move a node behind those with as many hits, or of the same priority."""
+
+    component = _TakesEquals
+
+
 class FirstPriority(ReferenceAdapter):
     """Only the insert that creates a node gives it a priority."""
 
@@ -187,6 +213,14 @@ ROWS = (
         adapter=WindowUsedFromTheRoot,
         test="test_match.py::test_data_before_the_window_is_not_refreshed",
         told="MATCH-10",
+    ),
+    Row(
+        slug="uses-lost-among-equals",
+        source="ours",
+        clauses=("EVICT-2",),
+        adapter=UsesLostAmongEquals,
+        test=f"{EVICT}test_a_use_that_is_no_hit_puts_a_prompt_behind_its_equals",
+        told="EVICT-2",
     ),
     Row(
         slug="later-priorities-ignored",
