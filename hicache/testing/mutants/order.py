@@ -219,7 +219,7 @@ ROWS = (
         source="ours",
         clauses=("EVICT-2",),
         adapter=UsesLostAmongEquals,
-        test=f"{EVICT}test_a_use_that_is_no_hit_puts_a_prompt_behind_its_equals",
+        test=f"{EVICT}test_a_chunked_request_that_matches_again_is_not_a_new_hit",
         told="EVICT-2",
     ),
     Row(
