@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from hicache.config import CacheConfig
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 from hicache.testing.load import load_adapter
 from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.ranks.driver import RankDriver
-from hicache.testing.ranks.process_world import join_torchrun
+from hicache.testing.ranks.outcome import RankFiles
+from hicache.testing.ranks.process_world import ProcessWorld, join_torchrun
+from hicache.testing.ranks.worker import raised
 from hicache.testing.ranks.world import Mesh
 
 from .configurations import configuration
@@ -47,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pp", type=int, default=1, help="stages of the pipeline")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--outcomes", type=Path, metavar="FOLDER", help="where a rank that fails says why")
     return parser.parse_args()
 
 
@@ -54,14 +58,24 @@ def main() -> None:
     """Run one of the ranks."""
     asked = arguments()
     mesh = Mesh(int(os.environ.get("WORLD_SIZE", "1")) // (asked.cp * asked.pp), asked.cp, asked.pp)
-    adapter_type = load_adapter(asked.adapter)
     world = join_torchrun(mesh, asked.backend, TIMEOUT_S)
+    try:
+        run(asked, mesh, world)
+    except Exception as error:
+        if asked.outcomes is not None:
+            RankFiles(asked.outcomes, world.rank).write_outcome(raised(world.rank, error))
+        raise
+    world.await_end()
+
+
+def run(asked: argparse.Namespace, mesh: Mesh, world: ProcessWorld) -> None:
+    """Run the workload of one rank, and say on rank 0 that it has ended well."""
+    adapter_type = load_adapter(asked.adapter)
     driver = RankDriver(adapter_type, dividing(configuration(adapter_type), mesh), world)
     RandomWorkload(driver, asked.seed).run(asked.rounds)
     if world.rank == 0:
         calls = {axis: len(made) for axis, made in world.calls.items()}
         print(f"{mesh.name} by {asked.backend}: one tree after each of {asked.rounds} rounds; collectives: {calls}")  # noqa: T201
-    world.await_end()
 
 
 main()

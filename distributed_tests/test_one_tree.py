@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,7 +19,8 @@ from hicache.testing.contract import clause
 from hicache.testing.plugin.options import adapter_path
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.driver import RankDriver
-from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.launch import ENDED, Launch
+from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.types import StopPolicy
 
@@ -153,14 +155,18 @@ def test_ranks_hold_one_tree_whatever_happens_on_each(adapter_type: type[CacheAd
 
 
 @clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
-def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
+def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     assert __package__ is not None, "the suite is a package"
     # Where this process finds the suite and the adapter, the ranks find them too.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "-m", __package__, "--adapter", adapter_path(pytestconfig), "--rounds", "5"]
+    command += ["--outcomes", str(tmp_path)]
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, f"RANK-1: expected two ranks of torchrun to hold one tree, got:\n{ended.stderr}"
+    if ended.returncode:
+        told = [RankFiles(tmp_path, rank).outcome() for rank in range(2)]
+        end, causes = f"ended with the others:\n{ended.stderr}", () if any(told) else (ENDED,)
+        raise RanksFailedError([found or Outcome(rank, None, end, causes) for rank, found in enumerate(told)])
     assert "tp2 by gloo: one tree after each of 5 rounds" in ended.stdout, (
         f"expected the summary line, got {ended.stdout}"
     )

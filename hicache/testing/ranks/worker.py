@@ -127,12 +127,17 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - all are this rank's outcome
         end_if_forked(process)
         world.leave(f"had raised {type(error).__name__}: {error}")
-        # A rank that another one left alone is not the cause. What an assertion is about, the test says.
-        causes = () if isinstance(error, RankError) else causes_of(error, ())
-        return Outcome(rank, None, f"{RAISED}\n{traceback.format_exc()}", causes)
+        return raised(rank, error)
     end_if_forked(process)
     world.leave("had ended")
     return Outcome(rank, value, "")
+
+
+def raised(rank: int, error: BaseException) -> Outcome:
+    """The outcome of a rank that raised this error."""
+    # A rank that another one left alone is not the cause. What an assertion is about, the test says.
+    causes = () if isinstance(error, RankError) else causes_of(error, ())
+    return Outcome(rank, None, f"{RAISED}\n{''.join(traceback.format_exception(error))}", causes)
 
 
 def _left_running(rank: int) -> Outcome | None:
