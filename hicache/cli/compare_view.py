@@ -10,8 +10,7 @@ from hicache.cli.command import say
 from hicache.testing.report.comparison import Comparison, Implementation, contract_difference, difference
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Status
-from hicache.testing.report.run import Outcome, first_line
-from hicache.testing.report.text import counted
+from hicache.testing.report.run import Outcome, counted, first_line
 
 _STYLES = {
     Status.PASSED: "green",

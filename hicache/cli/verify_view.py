@@ -20,8 +20,7 @@ from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.coverage import Coverage, Verdict
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
-from hicache.testing.report.run import RunRecord, first_line
-from hicache.testing.report.text import counted
+from hicache.testing.report.run import RunRecord, counted, first_line
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 _MAX_CAUSES = 5
@@ -105,7 +104,7 @@ def _run(stage: Stage, bars: Progress, interrupt: Event) -> StageResult:
 def _line(result: StageResult) -> str:
     verdict = "failed" if result.failed else "ok"
     counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
-    cost = f"{result.verbs:,} verbs, {result.processes:,} processes, in {result.duration_s:.1f} s"
+    cost = f"{counted(result.verbs, 'verb')}, {counted(result.processes, 'process')}, in {result.duration_s:.1f} s"
     return f"{result.name}: {verdict}: {counts}, {cost}"
 
 
@@ -176,8 +175,7 @@ def _show_causes(causes: Sequence[Cause], console: Console) -> None:
         say(console, f"{len(causes)} causes; these are the most frequent {_MAX_CAUSES}, and the report has all:")
     for cause in causes[:_MAX_CAUSES]:
         smallest = cause.failures[0]
-        tests = counted(len(cause.failures), "test") + (f" of {', '.join(cause.about)}" if cause.about else "")
-        say(console, f"✗ {legible(cause.name)}, found by {tests}", style="red")
+        say(console, f"✗ {legible(cause.name)}, found by {cause.tests}", style="red")
         if cause.clause is not None:
             say(console, f"  {cause.clause.sentence}")
         if cause.also:

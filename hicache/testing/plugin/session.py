@@ -81,6 +81,7 @@ from hicache.testing.report.run import (
     Outcome,
     RunRecord,
     Step,
+    counted,
 )
 from hicache.testing.storage.subject import BackendSubject
 
@@ -441,7 +442,8 @@ class Tally:
         """What was called and started; why tests were skipped, most frequent reason first; what was not executed."""
         verbs = sum(one.operations for one in self._executions)
         processes = sum(one.processes for one in self._executions)
-        yield f"{len(self._executed):,} tests called {verbs:,} verbs and started {processes:,} processes"
+        called, started = counted(verbs, "verb"), counted(processes, "process")
+        yield f"{counted(len(self._executed), 'test')} called {called} and started {started}"
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"

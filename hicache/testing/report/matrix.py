@@ -11,7 +11,7 @@ from enum import Enum
 
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import TIERS, Clause
-from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
+from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line
 
 
 class Status(str, Enum):
@@ -171,9 +171,10 @@ class Group:
 class Cause:
     """A cause of failures: a clause, or an error.
 
-    `failures`: those that found it, the shortest message first; then those of `also`. `about`: where most tests that
-    found it do not name it, as for an error or a law: the clauses that these tests are about, the most concerned first.
-    `also`: other causes that may follow from it.
+    `failures`: those that found it, the smallest example first: the one with the fewest calls, and of those without
+    steps the one with the shortest message; then those of `also`. `about`: where most tests that found it do not name
+    it, as for an error or a law: the clauses that these tests are about, the most concerned first. `also`: other causes
+    that may follow from it.
     """
 
     name: str
@@ -188,10 +189,13 @@ class Cause:
         return self.about if self.clause is None else (self.name, *self.about)
 
     @property
-    def told(self) -> str:
-        """The cause, and how many tests of what found it."""
-        of_clauses = f" of {', '.join(self.about)}" if self.about else ""
-        return f"{self.name} in {len(self.failures):,} test{'' if len(self.failures) == 1 else 's'}{of_clauses}"
+    def tests(self) -> str:
+        """How many tests found it, and of which clauses they are: all of them, or some."""
+        count = counted(len(self.failures), "test")
+        if not self.about:
+            return count
+        is_of_all = not any(set(self.about).isdisjoint(one.clauses) for one in self.failures)
+        return f"{count}{'' if is_of_all else ', some'} of {', '.join(self.about)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +306,7 @@ def _cause(
     clauses: Mapping[str, Clause],
     ran: Mapping[str, float],
 ) -> Cause:
-    groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
+    groups = [sorted(found[one], key=_size) for one in (name, *also)]
     failures = tuple({one.node_id: one for group in groups for one in group}.values())
     of_others = [one for one in failures if name not in one.clauses]
     tests = _weights(of_others if 2 * len(of_others) > len(failures) else ())
@@ -311,8 +315,10 @@ def _cause(
     return Cause(name, clauses.get(name), failures, tuple(nearest), tuple(also))
 
 
-def _length_of_message(failure: Execution) -> tuple[int, int, int]:
-    return len(failure.reason.splitlines()), len(failure.reason), len(failure.replay)
+def _size(failure: Execution) -> tuple[int, ...]:
+    """Sort key: how much there is to read of a failure. The calls of a search are those of all its examples."""
+    calls = (0, failure.operations) if failure.evidence.steps else (1,)
+    return *calls, len(failure.reason.splitlines()), len(failure.reason), len(failure.replay)
 
 
 def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:

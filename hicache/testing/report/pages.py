@@ -18,8 +18,8 @@ from hicache.testing.report.coverage import declared_next
 from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
-from hicache.testing.report.run import Outcome, first_line
-from hicache.testing.report.text import counted, headline
+from hicache.testing.report.run import Outcome, counted, first_line
+from hicache.testing.report.text import headline
 
 _MAX_SLOW_TESTS = 12
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -146,6 +146,12 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, in the plural unless it is 1: `1 test`, `2,000 tests`, `3 processes`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def write_run(record: RunRecord, path: Path) -> None:
     """Write the record without secrets, as ASCII JSON, so that a message may contain any character.
 

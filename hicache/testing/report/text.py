@@ -12,22 +12,17 @@ from hicache.testing.report.coverage import declared_next
 from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Group, Overview, Status
-from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
+from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line
 
 _MAX_TOLD = 3
 """The causes that a headline lists; the page has all."""
-
-
-def counted(number: int, noun: str) -> str:
-    """The number with its noun, in the plural unless it is 1: `1 test`, `2,000 tests`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def headline(view: Overview) -> str:
     """The verdict in one sentence."""
     counts = view.matrix.counts
     if view.verdict is Status.FAILED:
-        return "; ".join(_told(view.causes))
+        return ". ".join(_told(view.causes))
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed, so nothing was verified"
     passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
@@ -44,10 +39,10 @@ def _told(causes: Sequence[Cause]) -> Iterator[str]:
         ("clause broken", "clauses broken", [cause for cause in causes if cause.clause is not None]),
         ("error", "errors", [cause for cause in causes if cause.clause is None]),
     ):
-        found = [cause.told for cause in group if cause in causes[:_MAX_TOLD]]
+        found = [f"{cause.name} in {cause.tests}" for cause in group if cause in causes[:_MAX_TOLD]]
         more = [f"{len(group) - len(found)} more"] if found and len(group) > len(found) else []
         if group:
-            listed = f": {', '.join([*found, *more])}" if found else ""
+            listed = f": {'; '.join([*found, *more])}" if found else ""
             yield f"{len(group)} {noun if len(group) == 1 else plural}{listed}"
 
 
@@ -82,7 +77,7 @@ def _failures(causes: Iterable[Cause]) -> Iterator[str]:
             yield f"> {_plain(cause.clause.sentence)}"
             yield ""
         if cause.about:
-            yield f"Found by tests of {', '.join(cause.about)}."
+            yield f"Found by {cause.tests}."
             yield ""
         if cause.also:
             yield f"May also explain: {_plain(', '.join(cause.also))}."

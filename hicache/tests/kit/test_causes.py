@@ -15,6 +15,7 @@ from hicache.testing.plugin.causes import causes_of
 from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord
 from hicache.testing.report.matrix import Status, build_matrix, overview
 from hicache.testing.report.pages import render_html
+from hicache.testing.report.run import Evidence, Step
 from hicache.testing.report.text import headline
 from hicache.testing.violation import ViolationError, violation
 from hicache.tests.inventory.laws import read_laws
@@ -90,7 +91,7 @@ def test_the_headline_names_the_causes_and_not_the_tests() -> None:
     error = execution("KEY-1", outcome=Outcome.FAILED, causes=("KeyError in Mine.match",))
     told = headline(overview(record(*many, error), CONTRACT))
     assert told == (
-        "1 clause broken: REQ-3 in 875 tests of LOCK-1; 1 error: KeyError in Mine.match in 1 test of KEY-1"
+        "1 clause broken: REQ-3 in 875 tests of LOCK-1. 1 error: KeyError in Mine.match in 1 test of KEY-1"
     ), f"got {told}"
 
 
@@ -168,7 +169,7 @@ def test_a_law_is_told_with_the_clauses_of_the_tests_that_met_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "told"), [(1, "REQ-3 in 3 tests of FETCH-5"), (2, "REQ-3 in 4 tests")], ids=["a-third", "half"]
+    ("own", "told"), [(1, "REQ-3 in 3 tests, some of FETCH-5"), (2, "REQ-3 in 4 tests")], ids=["a-third", "half"]
 )
 def test_a_clause_that_few_of_its_tests_name_is_told_with_the_clauses_of_the_others(own: int, told: str) -> None:
     met = [failed(number, "REQ-3", "FETCH-5") for number in range(2)]
@@ -177,13 +178,24 @@ def test_a_clause_that_few_of_its_tests_name_is_told_with_the_clauses_of_the_oth
     assert line == f"1 clause broken: {told}", f"got {line}"
 
 
+def test_the_example_of_a_cause_is_the_one_with_the_fewest_calls() -> None:
+    evidence = Evidence((Step("match", "[1]", "None"),), "root", "root", "")
+    one = failed(0, "REQ-3", "REQ-3")
+    brief = replace(one, node_id="a search", reason="brief", operations=2)
+    long = replace(one, node_id="twenty calls", reason="brief, too", operations=20, evidence=evidence)
+    short = replace(one, node_id="ten calls", reason="a message of\ntwo lines", operations=10, evidence=evidence)
+    (cause,) = overview(record(brief, long, short), CONTRACT).causes
+    found = [failure.node_id for failure in cause.failures]
+    assert found == ["ten calls", "twenty calls", "a search"], f"expected what has steps first, got {found}"
+
+
 def test_a_headline_tells_three_causes() -> None:
     causes = ("KeyError in Mine.match", "KEY-1", "LOCK-1", "OSError in Mine.step")
     failures = [failed(10 * place + n, cause, "POOL-1") for place, cause in enumerate(causes) for n in range(5 - place)]
     told = headline(overview(record(*failures), CONTRACT))
     assert told == (
-        "2 clauses broken: KEY-1 in 4 tests of POOL-1, LOCK-1 in 3 tests of POOL-1; "
-        "2 errors: KeyError in Mine.match in 5 tests of POOL-1, 1 more"
+        "2 clauses broken: KEY-1 in 4 tests of POOL-1; LOCK-1 in 3 tests of POOL-1. "
+        "2 errors: KeyError in Mine.match in 5 tests of POOL-1; 1 more"
     ), f"got {told}"
 
 
