@@ -6,7 +6,7 @@ The calls are recorded by a subclass of the adapter, so that what a test does be
 from __future__ import annotations
 
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -39,6 +39,8 @@ RECORDER = __file__
 MAX_STEPS = 40
 _MAX_SHOWN = 6
 _RECORD = "_hicache_record"
+_OURS = ("hicache.types", "hicache.testing.adapter")
+"""The modules of the answers of verbs. All other objects among the values of verbs are a cache's own handles."""
 
 Call = tuple[str, tuple[object, ...], Mapping[str, object], object]
 
@@ -67,8 +69,9 @@ def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
     """What is known of a failure. `adapter`: the cache of the test, or None when the test opened none."""
     record = None if adapter is None else vars(adapter).get(_RECORD)
     trees = [] if record is None else [tree_text(one) for one in record.snapshots if isinstance(one, Snapshot)]
+    handles = Handles()
     return Evidence(
-        steps=() if record is None else tuple(_step(call) for call in record.calls),
+        steps=() if record is None else tuple(_step(call, handles) for call in record.calls),
         before=trees[0] if len(trees) > 1 else "",
         after=trees[-1] if trees else "",
         traceback="".join(_frames(raised.__traceback__)),
@@ -113,22 +116,40 @@ def _remembering(method: Callable[..., object]) -> Callable[..., object]:
     return snapshot
 
 
-def _step(call: Call) -> Step:
+class Handles:
+    """The handles of a cache among the values of its verbs, numbered by type in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def name(self, value: object) -> tuple[str, bool]:
+        """The name of a handle, such as `Node 2`, and whether it is new."""
+        is_new = id(value) not in self._names
+        if is_new:
+            kind = type(value).__name__
+            self._counts[kind] += 1
+            self._names[id(value)] = f"{kind} {self._counts[kind]}"
+        return self._names[id(value)], is_new
+
+
+def _step(call: Call, handles: Handles) -> Step:
     name, arguments, named, answer = call
-    words = [*map(told, arguments), *(f"{key}={told(value)}" for key, value in named.items())]
-    shown = f"raised {type(answer).__name__}: {answer}" if isinstance(answer, Exception) else told(answer)
-    return Step(name, ", ".join(words), shown)
+    shown = [told(value, handles) for value in arguments]
+    shown += [f"{key}={told(value, handles)}" for key, value in named.items()]
+    end = f"raised {type(answer).__name__}: {answer}" if isinstance(answer, Exception) else told(answer, handles)
+    return Step(name, ", ".join(shown), end)
 
 
-def told(value: object, around: frozenset[int] = frozenset()) -> str:
-    """A value of a verb in a few words: tokens and slots as ranges, a handle by its type.
+def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) -> str:
+    """A value of a verb in a few words: tokens and slots as ranges, a handle by its number, with its fields at first.
 
     `around`: the ids of the values that it is a part of. A value inside itself is told by its type.
     """
     if isinstance(value, Key):
         namespace = "" if value.namespace == SHARED else f" in {value.namespace}"
         return f"[{_runs(value.tokens)}]{namespace}"
-    inside = partial(told, around=around | {id(value)})
+    inside = partial(told, handles=handles, around=around | {id(value)})
     is_inside_itself = id(value) in around
     if isinstance(value, (np.ndarray, list, tuple)) and not is_inside_itself:
         is_of_numbers = isinstance(value, np.ndarray) or all(isinstance(one, int) for one in value)
@@ -138,10 +159,12 @@ def told(value: object, around: frozenset[int] = frozenset()) -> str:
     if isinstance(value, Mapping) and not is_inside_itself:
         return "{" + ", ".join(f"{key}: {inside(one)}" for key, one in value.items()) + "}"
     if is_dataclass(value) and not isinstance(value, type) and not is_inside_itself:
-        parts = (f"{one.name}={inside(getattr(value, one.name))}" for one in fields(value))
-        return f"{type(value).__name__}({', '.join(parts)})"
+        name, is_new = (type(value).__name__, True) if type(value).__module__ in _OURS else handles.name(value)
+        parts = (f"{one.name}={inside(getattr(value, one.name))}" for one in fields(value) if is_new)
+        return f"{name}({', '.join(parts)})" if is_new else name
     is_plain = value is None or isinstance(value, (bool, int, float, str))
-    return str(value) if is_plain else type(value).__name__
+    handle = type(value).__name__ if is_plain or is_inside_itself else handles.name(value)[0]
+    return str(value) if is_plain else handle
 
 
 def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:

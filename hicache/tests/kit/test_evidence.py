@@ -10,7 +10,7 @@ import pytest
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.evidence import MAX_STEPS, evidence, recorded, told
+from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, recorded, told
 from hicache.testing.report import RunRecord, write_report
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.suite_runs import run_recorded, write_suite
@@ -95,13 +95,14 @@ def test_only_the_last_steps_are_kept() -> None:
         (np.array([4, 5, 6, 9]), "[4..6, 9]"),
         (np.arange(0, 40, 2), "[0, 2, 4, 6, 8, 10, and more, 20 in all]"),
         (Key(np.array([1, 2, 3], np.int32), SHARED), "[1..3]"),
-        (object(), "object"),
+        (object(), "object 1"),
         ({"full": 3}, "{full: 3}"),
     ],
     ids=["nothing", "slots", "many", "key", "handle", "mapping"],
 )
 def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
-    assert told(value) == expected, f"got {told(value)}"
+    found = told(value, Handles())
+    assert found == expected, f"got {found}"
 
 
 @dataclass
@@ -114,11 +115,20 @@ class Handle:
 def test_a_handle_that_leads_to_itself_is_told_once() -> None:
     handle = Handle([])
     handle.transfers.append(handle)
-    assert told(handle) == "Handle(transfers=[Handle])", f"got {told(handle)}"
-    assert told([None, None]) == "[None, None]", "what stands twice is told twice"
+    found = told(handle, Handles())
+    assert found == "Handle 1(transfers=[Handle])", f"got {found}"
+    assert told([None, None], Handles()) == "[None, None]", "what stands twice is told twice"
+
+
+def test_each_handle_has_a_number_and_is_told_in_full_once() -> None:
+    handles, node, other = Handles(), object(), object()
+    receipt = Handle([])
+    found = [told([node, other], handles), told(receipt, handles), told([other, receipt, Handle([])], handles)]
+    expected = ["[object 1, object 2]", "Handle 1(transfers=[])", "[object 2, Handle 1, Handle 2(transfers=[])]"]
+    assert found == expected, f"expected one number for each, got {found}"
 
 
 def test_a_namespace_is_told_with_its_key() -> None:
-    shown = told(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)))
+    shown = told(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)), Handles())
     assert shown.startswith("[1] in "), f"got {shown}"
     assert "lora='a'" in shown, f"got {shown}"
