@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hicache.testing.plugin.fixtures import adapter_type, pytest_generate_tests
-from hicache.testing.plugin.profiles import use_profiles_in
+import pytest
 
-__all__ = ["adapter_type", "pytest_generate_tests"]
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.plugin.evidence import recorded
+from hicache.testing.plugin.fixtures import pytest_generate_tests
+from hicache.testing.plugin.profiles import use_profiles_in
+from hicache.testing.plugin.selection import subject_of
+
+__all__ = ["pytest_generate_tests"]
 
 use_profiles_in(Path(__file__).parent)
+
+
+@pytest.fixture(scope="session")
+def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
+    """The class under test, with randomly delayed transfers. It records its calls, for the evidence of a failure."""
+    return recorded(subject_of(pytestconfig).adapter.delayed())

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-import pytest
-
 from hicache.config import WritePolicy
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
+from hicache.testing.plugin.own_drivers import OpenDriver
 from hicache.types import Component, Pool
 
 from .small_caches import fixed_config
@@ -17,34 +13,12 @@ from .small_caches import fixed_config
 FULL, SWA, MAMBA = (component.value for component in Component)
 
 
-@pytest.fixture
-def opened() -> Iterator[list[CacheAdapter]]:
-    """The caches that a test opens; they are closed at its end."""
-    adapters: list[CacheAdapter] = []
-    yield adapters
-    for adapter in adapters:
-        adapter.close()
-
-
-def drive(
-    opened: list[CacheAdapter],
-    adapter_type: type[CacheAdapter],
-    device: Mapping[str, int],
-    host: Mapping[str, int],
-    write_policy: WritePolicy,
-) -> Driver:
-    """A driver of a cache with pages of one token and a window of one page. `device`, `host`: pages of each pool."""
-    config = fixed_config(device, host, write_policy, events=False)
-    opened.append(adapter_type(config))
-    return Driver(opened[-1], config)
-
-
 @clause("EVICT-7", needs=(Capability.SNAPSHOT, Capability.SIZES, Capability.HOST, Capability.STEPPED, Capability.MAMBA))
-def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(
-    opened: list[CacheAdapter], adapter_type: type[CacheAdapter]
-) -> None:
+def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(hicache_driver: OpenDriver) -> None:
     """The parent's state is evicted first, and its copy fills the host; the parent itself is still on the device."""
-    driver = drive(opened, adapter_type, {FULL: 4, MAMBA: 2}, {FULL: 1, MAMBA: 1}, WritePolicy.WRITE_BACK)
+    # Pages of one token, and a window of one page; by component the pages on the device and on the host.
+    config = fixed_config({FULL: 4, MAMBA: 2}, {FULL: 1, MAMBA: 1}, WritePolicy.WRITE_BACK, events=False)
+    driver = hicache_driver(config=config)
     driver.put(driver.key([1]))
     driver.put(driver.key([1, 2]))
     result = driver.evict(MAMBA, 2)
@@ -54,11 +28,10 @@ def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(
 
 
 @clause("HOST-6", needs=(Capability.SNAPSHOT, Capability.BYTES, Capability.HOST, Capability.STEPPED, Capability.SWA))
-def test_a_second_load_reads_the_window_in_the_slots_of_an_insert(
-    opened: list[CacheAdapter], adapter_type: type[CacheAdapter]
-) -> None:
+def test_a_second_load_reads_the_window_in_the_slots_of_an_insert(hicache_driver: OpenDriver) -> None:
     """An insert gave the node slots without SWA data while it was loaded; a second load fills these."""
-    driver = drive(opened, adapter_type, {FULL: 2, SWA: 2}, {FULL: 1, SWA: 1}, WritePolicy.WRITE_THROUGH)
+    config = fixed_config({FULL: 2, SWA: 2}, {FULL: 1, SWA: 1}, WritePolicy.WRITE_THROUGH, events=False)
+    driver = hicache_driver(config=config)
     key = driver.key([1])
     driver.put(key)
     driver.drain()

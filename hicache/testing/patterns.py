@@ -136,10 +136,12 @@ def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool
     expected = _known_fill(digests.tobytes(), page_size, layer, pool, actual.shape[1])
     if expected.shape == actual.shape and expected.tobytes() == actual.tobytes():
         return
-    row = int((expected != actual).any(axis=1).argmax()) if expected.shape == actual.shape else 0
+    is_of_shape = expected.shape == actual.shape
+    row = int((expected != actual).any(axis=1).argmax()) if is_of_shape else 0
+    shapes = "" if is_of_shape else f" (shape {actual.shape}, expected {expected.shape})"
     raise violation(
         "REQ-3",
         f"{place(row)}, pool {pool}, layer {layer}",
         f"bytes {expected[row : row + 1].tobytes().hex()}",
-        f"{actual[row : row + 1].tobytes().hex()} (shape {actual.shape}, expected {expected.shape})",
+        f"{actual[row : row + 1].tobytes().hex()}{shapes}",
     )

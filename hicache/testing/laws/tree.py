@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
-from hicache.testing.laws.table import NodeTable, TierColumns, flags, numbers
+from hicache.testing.laws.table import NodeTable, Numbers, TierColumns, flags, numbers
 from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
@@ -159,7 +159,11 @@ def check_pins(table: NodeTable) -> None:
         for component, locks in columns.locks.items():
             pins = columns.pins[component]
             expected = f"0 or more pins of {component}{columns.where}, and no more than its {component} locks"
-            table.require("HOST-3", (pins >= 0) & (pins <= locks), expected, pins.__getitem__)
+            table.require("HOST-3", (pins >= 0) & (pins <= locks), expected, _beside(pins, locks))
+
+
+def _beside(pins: Numbers, locks: Numbers) -> Callable[[int], str]:
+    return lambda row: f"{pins[row]} with a lock count of {locks[row]}"
 
 
 def check_full_highest(table: NodeTable) -> None:

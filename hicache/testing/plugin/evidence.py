@@ -6,6 +6,7 @@ The calls are recorded by a subclass of the adapter, so that what a test does be
 from __future__ import annotations
 
 import traceback
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -39,10 +40,34 @@ RECORDER = __file__
 MAX_STEPS = 40
 _MAX_SHOWN = 6
 _RECORD = "_hicache_record"
+_RECORDS = "_hicache_records"
 _OURS = ("hicache.types", "hicache.testing.adapter")
 """The modules of the answers of verbs. All other objects among the values of verbs are a cache's own handles."""
 
 Call = tuple[str, tuple[object, ...], Mapping[str, object], object]
+
+
+class Called:
+    """The adapter that was called last in the running test, of those that are recorded."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[CacheAdapter] | None = None
+
+    def note(self, adapter: CacheAdapter) -> None:
+        """A call of this adapter begins."""
+        self._last = weakref.ref(adapter)
+
+    def forget(self) -> None:
+        """Another test begins."""
+        self._last = None
+
+    def adapter(self) -> CacheAdapter | None:
+        """The adapter, or None where the test has called none."""
+        return None if self._last is None else self._last()
+
+
+CALLED = Called()
+"""That of this process."""
 
 
 class Record:
@@ -56,17 +81,19 @@ class Record:
 
 @cache
 def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
-    """A subclass of the same name that records the calls of verbs."""
+    """A subclass of the same name that records the calls of verbs. A class that records them is returned as it is."""
+    if _RECORDS in vars(adapter):
+        return adapter
     methods: dict[str, Any] = {
         name: _recording(getattr(adapter, name), name) for name in VERBS if hasattr(adapter, name)
     }
-    methods["snapshot"] = _remembering(adapter.snapshot)
+    methods |= {"snapshot": _remembering(adapter.snapshot), _RECORDS: True}
     names = {"__module__": adapter.__module__, "__qualname__": adapter.__qualname__, "__doc__": adapter.__doc__}
     return type(adapter.__name__, (adapter,), methods | names)
 
 
 def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
-    """What is known of a failure. `adapter`: the cache of the test, or None when the test opened none."""
+    """What is known of a failure. `adapter`: the cache that was called last, or None when the test called none."""
     record = None if adapter is None else vars(adapter).get(_RECORD)
     trees = [] if record is None else [tree_text(one) for one in record.snapshots if isinstance(one, Snapshot)]
     handles = Handles()
@@ -91,6 +118,7 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
         if record.is_inside:
             return method(self, *arguments, **named)
         record.is_inside = True
+        CALLED.note(self)
         DOING.call(f"{type(self).__name__}.{name}")
         try:
             answer = method(self, *arguments, **named)
@@ -109,6 +137,7 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
 
 def _remembering(method: Callable[..., object]) -> Callable[..., object]:
     def snapshot(self: CacheAdapter) -> object:
+        CALLED.note(self)
         taken = method(self)
         _record_of(self).snapshots.append(taken)
         return taken

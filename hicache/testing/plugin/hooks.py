@@ -170,6 +170,10 @@ class SuitePlugin:
     def pytest_runtest_setup(self) -> None:
         """Remember the process in which a test begins: pytest-forked begins each one in another."""
         self._process = os.getpid()
+        if self._session is not None:
+            from hicache.testing.plugin.evidence import CALLED
+
+            CALLED.forget()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -202,9 +206,7 @@ class SuitePlugin:
         from hicache.testing.plugin.session import excuse, explain, forgive, outdate
 
         if call.excinfo is not None:
-            driver = getattr(item, "funcargs", {}).get("driver")
-            adapter = getattr(item, "funcargs", {}).get("adapter") if driver is None else driver.adapter
-            explain(report, call.excinfo.value, tags.clauses, adapter)
+            explain(report, call.excinfo.value, tags.clauses)
         if report.failed and KNOWN_FAILURE in item.stash and _passed_anyway(report):
             outdate(report, item.stash[KNOWN_FAILURE])
         elif report.failed:

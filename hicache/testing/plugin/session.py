@@ -21,7 +21,6 @@ import pytest
 from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.levels import Level
@@ -30,7 +29,7 @@ from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.devices import gpu_names
-from hicache.testing.plugin.evidence import evidence
+from hicache.testing.plugin.evidence import CALLED, evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.options import (
@@ -370,18 +369,14 @@ def _evidence(properties: Iterable[tuple[str, object]]) -> Evidence:
     return NO_EVIDENCE
 
 
-def explain(
-    report: pytest.TestReport, raised: BaseException, clauses: Sequence[str], adapter: CacheAdapter | None
-) -> None:
-    """Add the causes and the evidence of a failure to its report.
-
-    `clauses`: those that the test names. `adapter`: the cache of the test, or None.
+def explain(report: pytest.TestReport, raised: BaseException, clauses: Sequence[str]) -> None:
+    """Add the causes and the evidence of a failure to its report. `clauses`: those that the test names.
 
     Hypothesis raises several failures of one test as a group. The group's message is replaced by the messages of all
     its exceptions, with their notes, which hold the steps.
     """
     report.user_properties.append(to_property(causes_of(raised, clauses)))
-    report.user_properties.append((EVIDENCE, json.dumps(asdict(evidence(adapter, raised)))))
+    report.user_properties.append((EVIDENCE, json.dumps(asdict(evidence(CALLED.adapter(), raised)))))
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and hasattr(raised, "exceptions"):
         failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in members(raised)]

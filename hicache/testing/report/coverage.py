@@ -145,7 +145,8 @@ def coverage(view: Overview) -> Coverage:
         levels=tuple(_narrowed(one) if one.level in not_whole else one for one in (*levels, _of_models(view))),
         checked=len(clauses) - len(unchecked),
         clauses=len(clauses),
-        gains=_gains({clause.id for clause in unchecked}, view.record),
+        # The tests of an undecided clause ran, and met another defect.
+        gains=_gains({one.id for one in unchecked if rows[one.id] is not Status.UNDECIDED}, view.record),
         without_gpu=tuple(on_gpu),
     )
 

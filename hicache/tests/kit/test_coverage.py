@@ -106,6 +106,12 @@ def test_what_to_declare_next_is_counted_in_clauses() -> None:
     assert str(result) == f"{told}SNAPSHOT (+3), HOST (+2)", f"got {result}"
 
 
+def test_a_clause_whose_tests_ended_early_waits_for_no_capability() -> None:
+    ended = execution("LOCK-1", outcome=Outcome.FAILED, causes=("KEY-1",), name="test_a")
+    skipped = execution("LOCK-1", outcome=Outcome.SKIPPED, lacks=("SNAPSHOT",), name="test_b")
+    assert found(ended, skipped).gains == {}, f"LOCK-1 is undecided: got {found(ended, skipped).gains}"
+
+
 def test_models_are_a_level_of_tests() -> None:
     passed, skipped = (
         execution("REQ-3", suite="accuracy", name="test_a"),

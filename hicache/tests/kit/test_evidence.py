@@ -79,6 +79,52 @@ def test_the_tree_is_shown_before_and_after_the_last_step() -> None:
     assert "device full" in found.after, f"expected what is on the device, got {found.after}"
 
 
+OWN = """
+@clause("KEY-1", page_sizes={16})
+def test_of_two_caches(driver, hicache_driver):
+    driver.allocate(16)
+    own = hicache_driver(config=driver.config)
+    own.allocate(32)
+    assert False, "KEY-1: no"
+"""
+
+
+def test_the_steps_are_those_of_the_cache_that_was_called_last(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, OWN)
+    (failed,) = run_recorded(pytester, "--hicache-quick").executions
+    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
+    assert steps == [("allocate", "32")], f"expected those of the second cache, got {steps}"
+
+
+SEARCH = """
+from hypothesis import given, settings, strategies as st
+
+@clause("KEY-1", page_sizes={16})
+def test_by_a_search(adapter, config):
+    search(adapter)
+
+@settings(database=None)
+@given(count=st.integers(1, 3))
+def search(adapter, count):
+    slots = adapter.allocate(16 * count)
+    adapter.free(slots)
+    assert count < 2, "KEY-1: no"
+"""
+
+
+def test_a_search_has_the_steps_of_its_last_example(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, SEARCH)
+    (failed,) = run_recorded(pytester, "--hicache-quick").executions
+    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
+    assert steps[-2] == ("allocate", "32"), f"expected the smallest example, got {steps}"
+
+
+def test_a_test_without_a_cache_has_no_steps_of_another(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, f"{SUITE}\n@clause('KEY-1')\ndef test_without_one():\n    assert False, 'KEY-1: no'\n")
+    last = run_recorded(pytester, "--hicache-quick").executions[-1]
+    assert (last.outcome.value, last.evidence.steps) == ("failed", ()), f"got {last}"
+
+
 def test_only_the_last_steps_are_kept() -> None:
     config = quick_configurations(FlatCache.capabilities)[0]
     adapter = recorded(FlatCache)(config)

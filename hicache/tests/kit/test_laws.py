@@ -309,7 +309,7 @@ HOST_TREES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "more pins than locks": (
         "HOST-3",
-        "no more than its full locks, got 2",
+        "no more than its full locks, got 2 with a lock count of ",
         {"below": (A_BELOW, change(B_BELOW, pins={FULL: 2}), C_BELOW)},
     ),
     "more host pins than host locks": (
