@@ -186,9 +186,9 @@ class LockBook:
         nodes = snapshot.nodes if self._tier is Tier.DEVICE or host is None else host.nodes
         in_tree = slot in all_slots(node_slots(nodes, component))
         where = "" if self._tier is Tier.DEVICE else " on the host"
-        place = f"{component} slot {slot}{where}, which {expected} receipts or requests protect"
-        actual = f"{expected + surplus} locks" if in_tree else "a slot that is not in the tree"
-        return violation("LOCK-2" if in_tree else "LOCK-5", place, f"{expected} locks", actual)
+        locks = f"a lock count of {expected}, from as many receipts and requests"
+        actual = f"{expected + surplus}" if in_tree else "a slot that is not in the tree"
+        return violation("LOCK-2" if in_tree else "LOCK-5", f"{component} slot {slot}{where}", locks, actual)
 
 
 def _shown(twice: Slots, slots: Slots) -> str:

@@ -71,13 +71,10 @@ def render_markdown(view: Overview) -> str:
 def _failures(causes: Iterable[Cause]) -> Iterator[str]:
     for cause in causes:
         smallest, *others = cause.failures
-        yield f"## Failed: {_plain(cause.name)}, in {counted(len(cause.failures), 'test')}"
+        yield f"## Failed: {_plain(cause.name)}, in {cause.tests}"
         yield ""
         if cause.clause is not None:
             yield f"> {_plain(cause.clause.sentence)}"
-            yield ""
-        if cause.about:
-            yield f"Found by {cause.tests}."
             yield ""
         if cause.also:
             yield f"May also explain: {_plain(', '.join(cause.also))}."
