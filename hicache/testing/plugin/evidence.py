@@ -106,7 +106,10 @@ def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
 
 
 def _record_of(adapter: CacheAdapter) -> Record:
-    record: Record = vars(adapter).setdefault(_RECORD, Record())
+    # A record for each call, which `setdefault` would need, costs more than the rest of the recording.
+    record: Record | None = vars(adapter).get(_RECORD)
+    if record is None:
+        record = vars(adapter)[_RECORD] = Record()
     return record
 
 
