@@ -63,29 +63,32 @@ def test_a_module_of_the_current_folder_hides_none_of_the_library(hostile: Path)
     assert not executed(hostile), f"files of the current folder were executed: {executed(hostile)}"
 
 
-def test_the_processes_of_torchrun_find_the_suite_and_the_adapter(tmp_path: Path) -> None:
-    adapter = "from hicache.testing.adapters.reference import ReferenceAdapter as Mine\n"
-    (tmp_path / "mine.py").write_text(adapter, encoding="utf-8")
+def verified_on_torchrun(folder: Path, adapter: str) -> subprocess.CompletedProcess[str]:
+    """A verification, in this folder, of the class Mine of this module, by the test on processes of torchrun alone."""
+    (folder / "mine.py").write_text(adapter, encoding="utf-8")
     options = ("--adapter", "mine:Mine", "--require", "nothing", "--only", "distributed_tests", "--jobs", "1")
     command = program("hicache", "verify", *options, "-k", "test_a_workload_on_the_processes_of_torchrun")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_processes_of_torchrun_find_the_suite_and_the_adapter(tmp_path: Path) -> None:
+    done = verified_on_torchrun(tmp_path, "from hicache.testing.adapters.reference import ReferenceAdapter as Mine\n")
     assert done.returncode == 0, f"expected a verification, got {done.returncode}: {done.stdout}{done.stderr}"
     assert "1 passed" in done.stdout, f"expected the workload to run, got {done.stdout}"
 
 
+READS_ZEROS = """
+from hicache.testing.adapters.reference import ReferenceAdapter
+
+class Mine(ReferenceAdapter):
+    def read(self, *where):
+        return 0 * super().read(*where)
+"""
+
+
 def test_a_law_that_breaks_on_a_rank_of_torchrun_is_the_cause(tmp_path: Path) -> None:
-    adapter = (
-        "from hicache.testing.adapters.reference import ReferenceAdapter\n"
-        "class Mine(ReferenceAdapter):\n"
-        "    def read(self, *where):\n"
-        "        return 0 * super().read(*where)\n"
-    )
-    (tmp_path / "mine.py").write_text(adapter, encoding="utf-8")
-    options = ("--adapter", "mine:Mine", "--require", "nothing", "--only", "distributed_tests", "--jobs", "1")
-    command = program("hicache", "verify", *options, "-k", "test_a_workload_on_the_processes_of_torchrun")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = verified_on_torchrun(tmp_path, READS_ZEROS)
     assert done.returncode == 1, f"expected a failure, got {done.returncode}: {done.stdout}{done.stderr}"
     causes = [line for line in done.stdout.splitlines() if line.startswith("✗")]
     assert causes == ["✗ REQ-3, found by 1 test of RANK-1, RANK-2"], f"expected the law alone, got {done.stdout}"
