@@ -91,13 +91,14 @@ def _transfer_of(node: Node, component: int) -> Transfer:
 class LoadBackTicket:
     """A load-back that somebody waits for.
 
-    `node`: its last node. `anchor_end`: pages that the device had. `transfers`: all that it waits for, also those of
-    earlier load-backs. `pins`: while it loads, locks on its sources and on what the device has of the path; when it is
-    done, a device lock on the node.
+    `node`: its last node. `anchor_end`: pages that the device had. `given`: the FULL pages after them, as they were
+    returned. `transfers`: all that it waits for, also those of earlier load-backs. `pins`: while it loads, locks on its
+    sources and on what the device has of the path; when it is done, a device lock on the node.
     """
 
     node: Node
     anchor_end: int
+    given: Slots
     transfers: list[Transfer]
     pins: list[LockReceipt]
     phase: TransferPhase
@@ -147,12 +148,13 @@ class LoadBackManager:
         if pages is None:
             return None
         transfers = plan.under_way + self._queue(plan, pages)
-        ticket = LoadBackTicket(node, plan.anchor_end, transfers, pins, TransferPhase.QUEUED, is_abandoned=False)
+        given = self._pages_past(node, plan.anchor_end)
+        ticket = LoadBackTicket(node, plan.anchor_end, given, transfers, pins, TransferPhase.QUEUED, is_abandoned=False)
         for transfer in transfers:
             transfer.readers.add(ticket)
         self._waiting.append(ticket)
         self._open.add(ticket)
-        return self._pages_past(node, plan.anchor_end), ticket
+        return given, ticket
 
     def phase(self, ticket: LoadBackTicket) -> TransferPhase:
         """How far a load-back has come. Raises ReceiptError for a ticket that was claimed or abandoned."""
@@ -186,10 +188,15 @@ class LoadBackManager:
         return _transfer_of(ticket.node, index).part(Component.MAMBA, ticket.node) if state is None else state
 
     def has_partners(self, ticket: LoadBackTicket) -> bool:
-        """Whether the window of a load-back has its SWA partners. FULL pages of the tree get theirs when it ends."""
+        """Whether the window of a load-back has its SWA partners. FULL pages of the tree get theirs when it ends.
+
+        The pages are those that were given, also where an insert has given others to a node since.
+        """
         window = self._tree.by_name[Component.SWA].needed(ticket.node)
-        first = min(step.end - pages for step, pages in window)
-        return bool(self._pools.partners(self._pages_past(ticket.node, first)).all())
+        pages = self._pages_past(ticket.node, min(step.end - pages for step, pages in window))
+        start = ticket.node.end - len(pages)
+        before, after = max(ticket.anchor_end - start, 0), max(start - ticket.anchor_end, 0)
+        return bool(self._pools.partners(np.concatenate((pages[:before], ticket.given[after:]))).all())
 
     def claim(self, ticket: LoadBackTicket) -> Slots | None:
         """The tree's FULL pages for what was loaded, or None when it failed. The ticket protects nothing any more.

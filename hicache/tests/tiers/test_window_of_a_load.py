@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hicache.config import CacheConfig, ExecutorKind, HostConfig, WritePolicy
-from hicache.errors import InvariantError
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_MODEL
@@ -25,11 +22,6 @@ CONFIG = CacheConfig(
 )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=InvariantError,
-    reason="HOST-6: SWA data that an insert gives to a node can be evicted while a load of it has readable layers",
-)
 def test_a_readable_layer_of_the_window_stays_readable_while_other_prompts_come() -> None:
     adapter = ReferenceAdapter(CONFIG)
     driver = Driver(adapter, CONFIG)
