@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def run(asked: argparse.Namespace, mesh: Mesh, world: ProcessWorld) -> None:
-    """Run the workload of one rank, and say on rank 0 that it has ended well."""
+    """Run the workload of one rank; rank 0 prints one line when it has ended well."""
     adapter_type = load_adapter(asked.adapter)
     driver = RankDriver(adapter_type, dividing(configuration(adapter_type), mesh), world)
     RandomWorkload(driver, asked.seed).run(asked.rounds)

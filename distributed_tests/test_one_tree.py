@@ -165,8 +165,8 @@ def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config, tm
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=120)
     if ended.returncode:
         told = [RankFiles(tmp_path, rank).outcome() for rank in range(2)]
-        end, causes = f"ended with the others:\n{ended.stderr}", () if any(told) else (ENDED,)
-        raise RanksFailedError([found or Outcome(rank, None, end, causes) for rank, found in enumerate(told)])
+        how, causes = f"left no outcome:\n{ended.stderr}", () if any(told) else (ENDED,)
+        raise RanksFailedError([found or Outcome(rank, None, how, causes) for rank, found in enumerate(told)])
     assert "tp2 by gloo: one tree after each of 5 rounds" in ended.stdout, (
         f"expected the summary line, got {ended.stdout}"
     )

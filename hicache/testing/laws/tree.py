@@ -159,10 +159,10 @@ def check_pins(table: NodeTable) -> None:
         for component, locks in columns.locks.items():
             pins = columns.pins[component]
             expected = f"0 or more pins of {component}{columns.where}, and no more than its {component} locks"
-            table.require("HOST-3", (pins >= 0) & (pins <= locks), expected, _beside(pins, locks))
+            table.require("HOST-3", (pins >= 0) & (pins <= locks), expected, _with_locks(pins, locks))
 
 
-def _beside(pins: Numbers, locks: Numbers) -> Callable[[int], str]:
+def _with_locks(pins: Numbers, locks: Numbers) -> Callable[[int], str]:
     return lambda row: f"{pins[row]} with a lock count of {locks[row]}"
 
 

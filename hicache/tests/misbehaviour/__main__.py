@@ -44,8 +44,8 @@ def main() -> int:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
         sys.stdout.write(f"{len(chosen)} cells, drawn by the seed {asked.seed}\n")
     wrong = 0
-    with ThreadPoolExecutor(asked.jobs) as lanes:
-        for found in lanes.map(_found, chosen):
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for found in pool.map(_found, chosen):
             wrong += bool(found.problems)
             _show(found)
     sys.stdout.write(f"{len(chosen)} cells, {wrong} with a problem\n")
