@@ -34,7 +34,10 @@ Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value fo
 DEVICE = [Requirement("device")]
 
 STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
-"""The stages in the order in which they run, the shortest first."""
+"""The stages in the order of the report, the shortest first."""
+
+AT_ONCE = 2
+"""How many stages run at a time: what one of them waits for, at its end above all, is time for the other."""
 
 FULL_HELP = "Run all configurations and more examples, and the accuracy suite."
 KNOWN_HELP = "TOML file that lists expected failures."
@@ -99,14 +102,14 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     timeout: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
     device: Annotated[str | None, typer.Option(help=DEVICE_HELP)] = None,
 ) -> None:
-    """Verify a cache: run the suites on it, the shortest first, and write one report.
+    """Verify a cache: run the suites on it, two at a time, and write one report.
 
-    Runs few configurations and few examples, in two or three minutes on two cores; with --full, everything.
+    Runs few configurations and few examples, in about two minutes on two cores; with --full, everything.
 
     With VERBS, replays a generated trace. Always runs the conformance suite (the contract, clause by clause) and the
-    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each, beside the
-    others. With BYTES and --full, also runs the accuracy suite (answers of language models), unless its libraries are
-    not installed. Prints the suites that it does not run, with the reason.
+    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each. With BYTES
+    and --full, also runs the accuracy suite (answers of language models), unless its libraries are not installed.
+    Prints the suites that it does not run, with the reason.
 
     A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A run
     that --only, -k or -x narrows verifies no level of which it left something out.
@@ -243,7 +246,7 @@ def verify(
     from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
-    results = run_with_progress(stages, console, stops=narrowing.stops)
+    results = run_with_progress(stages, console, at_once=1 if narrowing.stops else AT_ONCE, stops=narrowing.stops)
     records = [result.record for result in results if result.record is not None]
     show_results(results, console)
     failed, found = failed_stages(results), None

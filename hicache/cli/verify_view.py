@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from threading import Event
@@ -37,39 +37,37 @@ VERDICT_STYLES = {Verdict.VERIFIED: "green", Verdict.FAILED: "red", Verdict.IN_P
 FIGURES = ("faults of", "kills of", "throughput of")
 
 
-def run_with_progress(stages: Sequence[Stage], console: Console, *, stops: bool = False) -> list[StageResult]:
+def run_with_progress(
+    stages: Sequence[Stage], console: Console, *, at_once: int = 1, stops: bool = False
+) -> list[StageResult]:
     """Run each stage with its own progress bar, and print a line with its verdict as it ends.
 
-    They run one after the other, but the one that mostly waits beside them. Ctrl-C ends the stages that run, and no
-    other is started. `stops`: nor is one after a stage that failed, and none runs beside another.
+    `at_once`: how many run at a time; if several do, the one that mostly waits begins first. Ctrl-C ends the stages
+    that run, and no other is started. `stops`: nor is one after a stage that failed.
     """
     failures = TextColumn("{task.fields[failures]}", style="red")
     columns = (
         *(TextColumn("{task.description:<17}"), BarColumn(), TaskProgressColumn(), failures),
         *(TextColumn("time left"), TimeRemainingColumn()),
     )
-    beside = [stage for stage in stages if stage.name == MOSTLY_WAITS and not stops]
-    results: list[StageResult] = []
-    interrupt = Event()
+    interrupt, interrupted = Event(), False
+    in_turn = sorted(stages, key=lambda stage: at_once > 1 and stage.name != MOSTLY_WAITS)
     # No thread is left when this ends: a stage ends soon after it was interrupted.
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as bars,
         terminable(),
-        ThreadPoolExecutor() as threads,
+        ThreadPoolExecutor(at_once) as threads,
     ):
-        run = partial(_run, bars=bars, interrupt=interrupt)
-        running = [threads.submit(run, stage) for stage in beside]
+        run = partial(_run_unless_ended, bars=bars, interrupt=interrupt, stops=stops)
+        running = [threads.submit(run, stage) for stage in in_turn]
         try:
-            _run_in_turn([stage for stage in stages if stage not in beside], run, results, stops=stops)
-            if not is_interrupted(results):
-                wait(running)
+            wait(running)
         except KeyboardInterrupt:
-            # It came while only the stage beside the others ran.
-            if all(one.done() for one in running):
-                raise
-        finally:
+            interrupted = True
             interrupt.set()
-        results += [one.result() for one in running]
+    results = [result for one in running if (result := one.result()) is not None]
+    if interrupted and not is_interrupted(results):
+        raise KeyboardInterrupt
     order = [stage.name for stage in stages]
     return sorted(results, key=lambda result: order.index(result.name))
 
@@ -79,14 +77,14 @@ def is_interrupted(results: Iterable[StageResult]) -> bool:
     return any(result.problem == INTERRUPTED for result in results)
 
 
-def _run_in_turn(
-    stages: Iterable[Stage], run: Callable[[Stage], StageResult], results: list[StageResult], *, stops: bool
-) -> None:
-    """Append each result, up to that of a stage that was interrupted, or with `stops` of one that failed."""
-    for stage in stages:
-        results.append(run(stage))
-        if is_interrupted(results) or (stops and results[-1].failed):
-            return
+def _run_unless_ended(stage: Stage, bars: Progress, interrupt: Event, *, stops: bool) -> StageResult | None:
+    """Run a stage, unless the run has ended. An interrupted stage ends the run, and with `stops` one that failed."""
+    if interrupt.is_set():
+        return None
+    result = _run(stage, bars, interrupt)
+    if result.problem == INTERRUPTED or (stops and result.failed):
+        interrupt.set()
+    return result
 
 
 def _run(stage: Stage, bars: Progress, interrupt: Event) -> StageResult:
