@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from threading import Timer
 
+import pytest
+
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
@@ -194,6 +196,7 @@ HELD_S = 0.5
 """How long a reset may wait for a copy that is held, before the copy goes on by itself."""
 
 
+@pytest.mark.waits
 @clause(
     "EVICT-9",
     needs=[Capability.HOST, Capability.HELD],

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
@@ -335,6 +336,7 @@ def test_slots_that_a_backend_may_read_are_not_overwritten(driver: Driver) -> No
         prefetch(other, OTHER)
 
 
+@pytest.mark.waits
 @clause("FLOW-13", page_sizes=[16])
 def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
@@ -367,6 +369,7 @@ def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver) -> N
             other.reset()
 
 
+@pytest.mark.waits
 @clause("FLOW-13", page_sizes=[16])
 def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
     with script() as (name, told):
@@ -379,6 +382,7 @@ def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> No
         assert not gate.was_late, "FLOW-13: expected no opening to wait for a backend that hangs"
 
 
+@pytest.mark.waits
 @clause("FLOW-13", "FLOW-12", page_sizes=[16])
 def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
     for verb in ("clear", "close"):

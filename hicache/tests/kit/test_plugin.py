@@ -48,6 +48,13 @@ def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None
     run(pytester, "--hicache-quick").assert_outcomes(passed=2)
 
 
+def test_a_test_that_waits_begins(pytester: pytest.Pytester) -> None:
+    waiting = "import pytest\n\n@pytest.mark.waits" + PASSING.replace("test_a", "test_b")
+    write_suite(pytester, PASSING + waiting)
+    result = run(pytester, "-v", "--hicache-quick")
+    result.stdout.fnmatch_lines(["*::test_b[[]*", "*::test_b[[]*", "*::test_a[[]*", "*::test_a[[]*"], consecutive=True)
+
+
 def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("conformance", "conformance.conftest"):
         real = ModuleType(name)
