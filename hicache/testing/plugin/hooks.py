@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     config.addinivalue_line("markers", "meshes(*meshes): the ranks that a test of distributed_tests runs on")
-    config.addinivalue_line("markers", "waits: the test waits for most of its time, and begins before those that compute")
+    config.addinivalue_line("markers", "waits: the test mostly waits, and begins before those that compute")
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
     config.pluginmanager.register(RepetitionPlugin(plugin), "hicache-repetition")
@@ -107,7 +107,7 @@ class SuitePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Prepare the tests before any are deselected. Those that wait begin: at the end they would keep a core idle."""
+        """Prepare the tests before any are deselected. Those that wait begin: at the end they would waste a core."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
             items.sort(key=lambda item: item.get_closest_marker("waits") is None)
