@@ -45,7 +45,7 @@ BASELINE_HELP = "The run.json of an earlier run, or its report folder: what fail
 REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given several times."
 ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
 KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
-JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core, half as many more for ranks."
+JOBS_HELP = "Processes for the tests of each stage; 1: one stage at a time. Default: one per core, for ranks half more."
 DEVICE_HELP = "Torch device to open the cache on, such as cuda or cuda:1. Default: the device of each configuration."
 TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
@@ -134,7 +134,8 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         say(console, warning, style="yellow")
     stages, narrowed = _chosen(verification, cache, only, console)
     levels = [Level(one.value) for one in require if one.value != NOTHING]
-    if code := verify(stages, report, console, levels, Narrowing(narrowed, stops), Expected(known, before)):
+    at_once = 1 if stops or jobs == 1 else AT_ONCE
+    if code := verify(stages, report, console, levels, Narrowing(narrowed, stops), Expected(known, before), at_once):
         raise typer.Exit(code)
 
 
@@ -233,10 +234,11 @@ def verify(
     require: Sequence[Level],
     narrowing: Narrowing = Narrowing(),
     expected: Expected = Expected(),
+    at_once: int = AT_ONCE,
 ) -> int:
     """Run the stages, write one report of all of them, and show the results.
 
-    Returns the exit code. `require`: the levels that must be verified.
+    Returns the exit code. `require`: the levels that must be verified. `at_once`: how many stages run at a time.
     """
     from hicache.cli.verify_view import is_interrupted, run_with_progress, show_results, show_verdict
     from hicache.testing.contract import CONTRACT
@@ -246,7 +248,7 @@ def verify(
     from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
-    results = run_with_progress(stages, console, at_once=1 if narrowing.stops else AT_ONCE, stops=narrowing.stops)
+    results = run_with_progress(stages, console, at_once=at_once, stops=narrowing.stops)
     records = [result.record for result in results if result.record is not None]
     show_results(results, console)
     failed, found = failed_stages(results), None

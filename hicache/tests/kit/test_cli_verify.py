@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, BrokenBarrierError, Event
 from typing import ClassVar
 
 import pytest
@@ -275,13 +275,44 @@ class MeetingStage(FakeStage):
         return super().run(progress, interrupt)
 
 
-def test_the_stage_of_ranks_runs_beside_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("conformance", "properties"), ("replay", "properties", "distributed_tests")])
+def test_two_stages_run_at_a_time(tmp_path: Path, names: tuple[str, ...]) -> None:
     MeetingStage.meeting = Barrier(2)
-    names = ("properties", "distributed_tests")
-    stages = [MeetingStage(name, (execution(*OF_DEVICE, suite=name),), None) for name in names]
-    output = shown(stages, tmp_path)
-    table = output[output.index("suite") :]
-    assert table.index("properties") < table.index("distribut"), f"expected the order of the stages:\n{output}"
+    alone = [FakeStage(name, (execution(*OF_DEVICE, suite=name),), None) for name in names[:-2]]
+    meeting = [MeetingStage(name, (execution(*OF_DEVICE, suite=name),), None) for name in names[-2:]]
+    output = shown([*alone, *meeting], tmp_path)
+    places = [output.index(name[:9], output.index("suite")) for name in names]
+    assert places == sorted(places), f"expected the order of the stages:\n{output}"
+
+
+class LonelyStage(FakeStage):
+    """Fails if another one runs at the same time."""
+
+    meeting: ClassVar[Barrier]
+
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        """Wait for another one for a short time."""
+        result = super().run(progress, interrupt)
+        try:
+            self.meeting.wait(0.2)
+        except BrokenBarrierError:
+            return result
+        return replace(result, problem="another stage runs")
+
+
+@pytest.mark.parametrize("options", [("-x",), ("--jobs", "1")], ids=["stops", "one-job"])
+def test_one_stage_runs_at_a_time_where_one_process_is_to_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    LonelyStage.meeting = Barrier(2)
+
+    def stage(name: str, *_: object) -> FakeStage:
+        return LonelyStage(name, (execution(*OF_DEVICE, suite=name),), None)
+
+    monkeypatch.setattr("hicache.cli.verify.SuiteStage", stage)
+    monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
+    ended, output = run_app("--report", str(tmp_path), *options)
+    assert ended == 0, f"expected 0, got {ended}: {output}"
 
 
 class InterruptedStage(FakeStage):

@@ -63,7 +63,7 @@ def test_pytest_is_told(
 @pytest.mark.parametrize(("quick", "profile"), [(True, "hicache-quick"), (False, "hicache-ci")])
 def test_the_stages_and_their_examples(quick: bool, profile: str) -> None:
     stages = all_stages(replace(PLAIN, quick=quick))
-    assert tuple(stage.name for stage in stages) == STAGES, f"expected the shortest first, got {stages}"
+    assert tuple(stage.name for stage in stages) == STAGES, f"expected the order of the report, got {stages}"
     machines = next(stage for stage in stages if stage.name == "properties")
     assert isinstance(machines, SuiteStage), f"the machines are a suite, got {machines}"
     assert machines.arguments == ("--hypothesis-profile", profile), f"expected {profile}, got {machines.arguments}"
