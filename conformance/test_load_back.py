@@ -13,7 +13,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.model import ExpectedMatch
-from hicache.types import Handle, LoadBack, Pool, TransferKind, TransferPhase
+from hicache.types import Handle, LoadBack, Pool, Tier, TransferKind, TransferPhase
 
 from .residency_cases import (
     WINDOW_PAGES,
@@ -598,14 +598,41 @@ def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(
     take(driver, long)
 
 
+def insert_without_a_window(driver: Driver, pages: Sequence[int]) -> None:
+    """Insert a prompt without SWA data and without a state."""
+    key = key_of(driver, pages)
+    driver.put(key, window_start=driver.aligned(key), with_state=False)
+
+
+def insert_and_evict_the_window(driver: Driver, pages: Sequence[int]) -> None:
+    """Insert a longer prompt, back it up, and evict its SWA data: the nodes keep its FULL pages."""
+    driver.put(key_of(driver, (*pages, 3)))
+    driver.step()
+    for backup in driver.pending(TransferKind.BACKUP):
+        driver.complete(backup.ticket)
+    driver.step()
+    driver.evict(SWA, driver.sizes(Tier.DEVICE)[SWA].evictable)
+
+
 @clause("HOST-6", "FLOW-10", needs=LOOKING, components=(SWA, MAMBA), page_sizes=[16], write_policies=WRITE_THROUGH)
 def test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed(driver: Driver) -> None:
-    """An insert gave the node slots without SWA data while it was loaded. The window is that of both."""
-    for is_claimed, pages in ((True, PAGES), (False, OTHER)):
+    """An insert gave the node other slots while it was loaded, without SWA data. The window is that of both."""
+    cases = (
+        (PAGES, insert_without_a_window, False, True),
+        (OTHER, insert_without_a_window, False, False),
+        ((4, 5), insert_and_evict_the_window, True, True),
+    )
+    for pages, insert, has_moved, is_claimed in cases:
         put_on_host(driver, pages)
-        key, load = key_of(driver, pages), start_load(driver, pages)
-        driver.put(key, window_start=driver.aligned(key), with_state=False)
-        driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+        load = start_load(driver, pages)
+        transfer = pending_transfer(driver, TransferKind.LOAD)
+        for _ in range(transfer.units - 1 if has_moved else 0):
+            driver.advance(transfer.ticket)
+        # Of the layers that are ready now, each must still be ready afterwards.
+        ready(driver, load.ticket)
+        insert(driver, pages)
+        ready(driver, load.ticket)
+        driver.complete(transfer.ticket)
         driver.step()
         found = ready(driver, load.ticket)
         assert found == complete(driver), f"HOST-9: the load has ended, ready is {found}"

@@ -387,6 +387,18 @@ class TakesWindowsFromReaders(OtherParts):
     parts = ((hicache.cache, "LoadBackManager", _TakesWindowsFromReaders),)
 
 
+class _LooksAtCurrentPages(LoadBackManager):
+    def has_partners(self, ticket: LoadBackTicket) -> bool:
+        ticket.given = self._pages_past(ticket.node, ticket.anchor_end)
+        return super().has_partners(ticket)
+
+
+class LooksAtCurrentPages(OtherParts):
+    """Looks for the window of a load-back at the pages of the tree, which an insert may have changed since."""
+
+    parts = ((hicache.cache, "LoadBackManager", _LooksAtCurrentPages),)
+
+
 class _CopiesStatesAgain(RequestManager):
     def wait_layer(self, request: Request, layer: int) -> bool:
         request.layers_read = 0
@@ -776,6 +788,14 @@ ROWS = (
         adapter=TakesWindowsFromReaders,
         test=f"{LOAD}test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed",
         told="MATCH-3",
+    ),
+    Row(
+        slug="a-window-of-other-pages",
+        source="ours",
+        clauses=("HOST-6",),
+        adapter=LooksAtCurrentPages,
+        test=f"{LOAD}test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed",
+        told="HOST-6",
     ),
     Row(
         slug="a-loaded-state-copied-again",
