@@ -41,7 +41,8 @@ TOLD: Mapping[str, str] = {
     "hang": r"took too long|limit of --timeout|no output for|did not end in time",
     "flood": r"characters of output",
     "thread": r"left running|left a thread",
-    "fork": r"left running|left a fork behind",
+    # A fork without the threads of its parent may hang, and then holds the output of the stage.
+    "fork": r"left running|left a fork behind|left a thread or a process running",
 }
 """By kind, the words of which one has to be in the output."""
 
