@@ -431,8 +431,8 @@ class WatchedProcess:
 def _explains(record: RunRecord, ending: str, verification: Verification) -> bool:
     """Whether the executions explain how pytest ended.
 
-    With code 1: a test failed, or every test of a clause was skipped. With code 2: a test failed, which stopped the
-    run. With code 5, or with code 1: -k selected no test of a clause.
+    With code 1: a test failed. With code 2: a test failed, which stopped the run. With code 5: every test of a clause
+    was skipped, or -k selected none.
     """
     # A test without clauses tests the suite itself, and not the cache.
     of_clauses = {execution.outcome for execution in record.executions if execution.clauses}
@@ -440,9 +440,9 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
     nothing = bool(verification.keyword) and of_clauses <= {Outcome.SKIPPED}
     return {
         ended(0): True,
-        ended(1): failed or nothing or of_clauses == {Outcome.SKIPPED},
+        ended(1): failed,
         ended(2): failed and verification.stops,
-        ended(5): nothing,
+        ended(5): nothing or of_clauses == {Outcome.SKIPPED},
     }.get(ending, False)
 
 

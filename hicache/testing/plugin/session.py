@@ -84,6 +84,8 @@ from hicache.testing.report.run import (
 )
 from hicache.testing.storage.subject import BackendSubject
 
+NOTHING_VERIFIED = "no test of any clause was executed: nothing was verified"
+
 
 class SuiteSession:
     """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read.
@@ -132,11 +134,14 @@ class SuiteSession:
     def finish(self, session: pytest.Session) -> None:
         """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
         executions = self.journal.executions()
+        if session.exitstatus != pytest.ExitCode.INTERRUPTED and (left := self.workers.left_behind()):
+            executions = (*executions, failed_workers(self._config, executions, left))
         contract = contract_of(self._config, executions)
         self._tally = Tally(executions, contract)
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            nothing = problems == [NOTHING_VERIFIED]
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED if nothing else pytest.ExitCode.TESTS_FAILED
         told = [self._warning] if self._warning else []
         told += self.baseline.summary(executions) if self.baseline is not None else []
         self._lines = [
@@ -172,10 +177,28 @@ class SuiteSession:
             yield f"flaky, they fail and pass: {', '.join(flaky)}"
         yield from self.workers.problems()
         if self._tally.verified_nothing():
-            yield "no test of any clause was executed: nothing was verified"
+            yield NOTHING_VERIFIED
         if not _is_part_of_a_suite(self._config):
             for failure in self._tally.unmatched(self.known):
                 yield f"{failure.place} matches no executed test: remove it"
+
+
+def failed_workers(config: pytest.Config, executions: Sequence[Execution], problem: str) -> Execution:
+    """The failure of the worker processes, which is that of no test. `problem`: what they left."""
+    return Execution(
+        node_id="the worker processes",
+        suite=executions[-1].suite if executions else "",
+        clauses=(),
+        configuration="",
+        outcome=Outcome.FAILED,
+        causes=(problem,),
+        reason=problem,
+        lacks=(),
+        evidence=NO_EVIDENCE,
+        replay=shlex.join(["pytest", *config.args, *subject_words(config)]),
+        duration_s=0.0,
+        operations=0,
+    )
 
 
 def _write(record: RunRecord, place: Path, clauses: Mapping[str, Clause]) -> Path:

@@ -66,11 +66,15 @@ class Workers:
         cause = reason or (TIMED_OUT if 0 < self._limit_s <= took_s else CRASHED)
         report.user_properties.append(to_property([f"{cause}, in {verb}" if verb else cause]))
 
+    def left_behind(self) -> str:
+        """What was left running in words; empty if nothing was."""
+        names = ", ".join(sorted(set(self.left_threads)))
+        return f"a worker process was ended with threads that a test left running: {names}" if names else ""
+
     def problems(self) -> Iterator[str]:
         """What was left running, and which tests did not end."""
-        if self.left_threads:
-            names = ", ".join(sorted(set(self.left_threads)))
-            yield f"a worker process was ended with threads that a test left running: {names}"
+        if left := self.left_behind():
+            yield left
         if missing := sorted(self._began):
             verbs = sorted({read_doing(path)[0] for path in self._folder.iterdir()} - {""})
             yield f"did not end: {', '.join(missing)}" + (f"; in {', '.join(verbs)}" if verbs else "")

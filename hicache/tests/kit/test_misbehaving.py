@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -90,16 +91,44 @@ def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving],
     assert result.failed, "expected the stage to fail"
 
 
+OF_NO_CLAUSE = """
+from hicache.config import CacheConfig
+
+def test_of_keys(adapter_type):
+    adapter_type(CacheConfig(page_size=1, capacity_tokens={"full": 8}))
+"""
+
+LEFT = "a worker process was ended with threads that a test left running: "
+
+
+@pytest.mark.parametrize("tests", [TESTS, OF_NO_CLAUSE], ids=["clause", "no-clause"])
+def test_a_suite_names_a_thread_that_was_left(pytester: pytest.Pytester, tests: str, tmp_path: Path) -> None:
+    write_suite(pytester, tests, "accuracy")
+    narrowed = replace(verification(LeavesAThread, tmp_path), keyword="test_of_keys")
+    result = SuiteStage("accuracy", narrowed, ONE_WORKER).run(lambda *_: None, Event())
+    assert result.record is not None, f"expected a record of what ran: {result.problem}"
+    causes = [cause for one in result.record.executions for cause in one.causes]
+    assert [cause.startswith(LEFT) for cause in causes] == [True], f"expected {LEFT!r}, got {causes}, {result.problem}"
+    assert result.failed, "expected the stage to fail"
+
+
+def test_a_narrowed_suite_that_cannot_be_collected_fails(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    write_suite(pytester, "import no_such_module", "accuracy")
+    narrowed = replace(verification(FlatCache, tmp_path), keyword="test_of_keys")
+    result = SuiteStage("accuracy", narrowed, ONE_WORKER).run(lambda *_: None, Event())
+    assert "no_such_module" in str(result.problem), f"expected the module to be named, got {result}"
+    assert result.failed, "expected the stage to fail"
+
+
 @pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("adapter", [Forks, LeavesAThread, RaisesKeyboardInterrupt])
-def test_a_suite_ends_whatever_happens(adapter: type[FlatCache], tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", [Forks, RaisesKeyboardInterrupt])
+def test_a_suite_ends_whatever_happens(adapter: type[Misbehaving], tmp_path: Path) -> None:
     result = run_suite(adapter, tmp_path)
     assert result.failed, f"expected {adapter.__name__} to fail, got {result}"
     assert result.record is not None, f"expected a record of what there is: {result.problem}"
     assert any(one.outcome is Outcome.FAILED for one in result.record.executions), f"got {result.record.executions}"
     told = {
         Forks: "left a fork behind, which went on with the run",
-        LeavesAThread: "left running|left a thread",
         RaisesKeyboardInterrupt: "keyboard-interrupt",
     }[adapter]
     assert re.search(told, str(result.problem)), f"expected {told!r}, got {result.problem}"
