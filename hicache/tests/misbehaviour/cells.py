@@ -19,6 +19,9 @@ from hicache.tests.misbehaviour.adapters import KINDS, MISBEHAVED
 STAGE_LIMIT_S = 300
 """What a stage may take: far beyond what a cell needs."""
 
+ATTEMPTS = 3
+"""How often a cell is run until its verb is called. A cell whose verb is called in none of them has a problem."""
+
 HANG_LIMITS_S = (20, 60, 240)
 """The same where a verb hangs, which costs this time: the first limit that the stage needs to reach the verb."""
 
@@ -106,8 +109,8 @@ def environment(sign: Path) -> dict[str, str]:
 
 
 def run_cell(cell: Cell, folder: Path) -> Found:
-    """Run `hicache verify` on a cell, in an empty folder."""
-    for number, limit_s in enumerate(HANG_LIMITS_S if cell.kind == "hang" else (STAGE_LIMIT_S,)):
+    """Run `hicache verify` on a cell, in an empty folder. A search may not draw the verb: then again."""
+    for number, limit_s in enumerate(HANG_LIMITS_S if cell.kind == "hang" else (STAGE_LIMIT_S,) * ATTEMPTS):
         place = folder / str(number)
         place.mkdir()
         found = _run(cell, place, limit_s)
