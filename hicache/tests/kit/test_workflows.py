@@ -144,6 +144,47 @@ def test_each_job_of_steps_has_a_time_limit() -> None:
     assert not unlimited, f"expected timeout-minutes in {unlimited}"
 
 
+def of_pull_requests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every workflow that runs for a pull request, with its jobs."""
+    yield from ((name, read(name)["jobs"]) for name in NAMES if "pull_request" in read(name)["on"])
+
+
+def test_one_job_needs_all_other_jobs_of_a_pull_request() -> None:
+    found = dict(of_pull_requests())
+    assert list(found) == ["ci.yml"], f"expected one workflow for pull requests, so that one gate is enough, got {found}"
+    others = {name: body for name, body in found["ci.yml"].items() if name != "gate"}
+    gate = found["ci.yml"]["gate"]
+    assert sorted(gate["needs"]) == sorted(others), f"gate: expected needs of {sorted(others)}, got {gate['needs']}"
+    # Without this condition the job is skipped after a failure, and a required check that was skipped counts as passed.
+    assert gate["if"] == "always()", f"gate: expected `if: always()`, got {gate['if']}"
+    lenient = [name for name, body in others.items() if body.get("continue-on-error")]
+    assert not lenient, f"a job with continue-on-error always has the result `success`: {lenient}"
+
+
+@pytest.mark.parametrize(
+    ("results", "passes"),
+    [
+        ("success success", True),
+        ("success", True),
+        ("success failure success", False),
+        ("success skipped", False),
+        ("cancelled success", False),
+        ("", False),
+    ],
+)
+def test_the_gate_passes_when_each_result_is_success(results: str, passes: bool) -> None:
+    (step,) = dict(of_pull_requests())["ci.yml"]["gate"]["steps"]
+    assert step["env"] == {"RESULTS": "${{ join(needs.*.result, ' ') }}"}, f"got {step['env']}"
+    # GitHub runs a step so.
+    ended = subprocess.run(["bash", "-e", "-c", step["run"]], env={"RESULTS": results}, check=False)  # noqa: S607
+    assert (ended.returncode == 0) is passes, f"results {results!r}: ended with {ended.returncode}"
+
+
+def test_the_page_names_the_check_to_require() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    assert "check `gate`" in text, "docs/ci.md: expected the name of the check to require, `gate`"
+
+
 def test_no_expression_becomes_part_of_a_script() -> None:
     wrong = [where for where, step in steps() if EXPRESSION.search(step.get("run", ""))]
     assert not wrong, f"expected values in env, and not in the text of a script: {wrong}"
