@@ -210,7 +210,7 @@ SIBLINGS = {
     FILO: [4, 3, 2, 1],
     MRU: [2, 3, 4, 1],
     PRIORITY: [4, 2, 3, 1],  # priorities 0, 0, 1, 2; of 4 and 2 the one used earlier
-    SLRU: [1, 4, 2, 3],  # 3 alone has the two hits of the protected segment
+    SLRU: [4, 1, 3, 2],  # 4 alone was not hit, and is not in the protected segment
 }
 
 
@@ -234,7 +234,7 @@ FAMILIES: dict[EvictionPolicy, list[Pages]] = {
     FILO: [(5,), (4,), (1, 2), (1,)],
     MRU: [(1, 2), (1,), (4,), (5,)],  # a use of (1, 2) is a use of 1
     PRIORITY: [(1, 2), (1,), (4,), (5,)],
-    SLRU: [(5,), (4,), (1, 2), (1,)],  # 1 is in the protected segment by its two hits
+    SLRU: [(5,), (4,), (1, 2), (1,)],  # 5 alone was not hit
 }
 
 
@@ -256,7 +256,7 @@ CHAINS: dict[EvictionPolicy, list[Pages]] = {
     FILO: [(1, 2, 3), (7,), (1, 2), (1,)],
     MRU: [(1, 2, 3), (1, 2), (1,), (7,)],
     PRIORITY: [(7,), (1, 2, 3), (1, 2), (1,)],
-    SLRU: [(7,), (1, 2, 3), (1, 2), (1,)],
+    SLRU: [(1, 2, 3), (7,), (1, 2), (1,)],  # 7 is in the protected segment by its hit
 }
 
 

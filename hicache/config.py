@@ -278,15 +278,15 @@ class HostConfig:
     """The host tier of a cache.
 
     `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
-    hits on write_through_selective backs a node up. `load_back_threshold_tokens`: a load-back of fewer FULL tokens is
-    not started; one of other components alone is. `io_backend`: None for `kernel` on a CUDA device and `direct` on the
-    CPU.
+    hits on write_through_selective backs a node up; the second request for a prompt is the first hit.
+    `load_back_threshold_tokens`: a load-back of fewer FULL tokens is not started; one of other components alone is.
+    `io_backend`: None for `kernel` on a CUDA device and `direct` on the CPU.
     """
 
     capacity_tokens: Mapping[str, int]
     layout: Layout = Layout.PAGE_FIRST_DIRECT
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
-    selective_hits: int = 2
+    selective_hits: int = 1
     load_back_threshold_tokens: int = 10
     executor: ExecutorKind = ExecutorKind.THREADED
     io_backend: IoBackend | None = None

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from hicache.config import CacheConfig, name_of_source, read_table
+from hicache.config import CacheConfig, WritePolicy, name_of_source, read_table
 from hicache.errors import ConfigurationError
 
 ConfigT = TypeVar("ConfigT")
+
+LOG = logging.getLogger(__name__)
+
+SELECTIVE = WritePolicy.WRITE_THROUGH_SELECTIVE
+
+DEFAULT_BEFORE = 2
+"""The default of `host.selective_hits` in earlier versions, which SGLang's threshold of 2 was said to be."""
 
 
 def read_config(source: str | Mapping[str, Any]) -> CacheConfig:
@@ -23,12 +32,26 @@ def read_config(source: str | Mapping[str, Any]) -> CacheConfig:
     value, for an unknown key, with the nearest known one, and for a value that cannot be served.
     """
     if isinstance(source, Mapping):
-        return _build(CacheConfig, source, "")
-    table = read_table(source)
-    try:
-        return _build(CacheConfig, table, "")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{name_of_source(source)}: {error}") from error
+        config = _build(CacheConfig, source, "")
+    else:
+        table = read_table(source)
+        try:
+            config = _build(CacheConfig, table, "")
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{name_of_source(source)}: {error}") from error
+    host = config.host
+    if host is not None and (host.write_policy, host.selective_hits) == (SELECTIVE, DEFAULT_BEFORE):
+        warn_of_selective_hits()
+    return config
+
+
+@cache
+def warn_of_selective_hits() -> None:
+    """Log, once in a process, what 2 means for `host.selective_hits`."""
+    LOG.warning(
+        "host.selective_hits = 2 backs up at the third request for a prompt, as in earlier versions; "
+        "SGLang's write_through_threshold = 2, the second request, is host.selective_hits = 1, the default"
+    )
 
 
 def config_to_mapping(config: CacheConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Place = tuple[Namespace, bytes]
 Rank = tuple[int, ...]
 """A place in an order: what has the smallest rank goes first."""
 
-PROTECTED_HITS = 2
+PROTECTED_HITS = 1
 """EVICT-2: the number of hits from which SLRU counts a node as protected."""
 
 

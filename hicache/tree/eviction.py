@@ -14,8 +14,8 @@ from hicache.types import Tier
 COMPACT_FROM = 64
 """Heap entries below which outdated ones are not worth removing."""
 
-SLRU_PROTECTED_HITS = 2
-"""The number of hits from which SLRU counts a node as protected."""
+SLRU_PROTECTED_HITS = 1
+"""The number of hits from which SLRU counts a node as protected: the second request is the first hit."""
 
 Order = Callable[[Node], Any]
 """A sort key; the smallest is evicted first. Compared only with keys of the same policy."""

@@ -39,7 +39,7 @@ from hicache.transfer import queue
 from hicache.transfer.executors import Executor, StepExecutor
 from hicache.transfer.job import CopyJob, CopyWorker, JobT, LayeredCopier
 from hicache.transfer.queue import TransferQueue
-from hicache.tree import hashes
+from hicache.tree import eviction, hashes
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
 from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots, TransferKind
@@ -560,6 +560,23 @@ class IgnoresUnknownKeys(ReferenceAdapter):
         return super().read_config(json.dumps(table))
 
 
+class OtherSelectiveDefault(ReferenceAdapter):
+    """write_through_selective backs up one request later than documented where a configuration says nothing."""
+
+    @classmethod
+    def read_config(cls, source: str) -> CacheConfig:
+        table = read_table(source)
+        if "host" in table:
+            table["host"].setdefault("selective_hits", 2)
+        return super().read_config(json.dumps(table))
+
+
+class ProtectsOneHitLater(OtherCalls):
+    """SLRU protects a node at the third request for it."""
+
+    calls = ((eviction, "SLRU_PROTECTED_HITS", 2),)
+
+
 class WritesNoBackend(ReferenceAdapter):
     """What is written of a configuration lacks the I/O backend, so that the default is read."""
 
@@ -876,6 +893,22 @@ ROWS = (
         adapter=IgnoresUnknownKeys,
         test="test_config_files.py::test_an_unknown_key_is_refused_with_the_one_most_like_it",
         told=r"CONF-7: topology\.",
+    ),
+    Row(
+        slug="another-default-of-selective-hits",
+        source="ours",
+        clauses=("HOST-1",),
+        adapter=OtherSelectiveDefault,
+        test="test_defaults.py::test_selective_backs_up_at_the_second_request_by_default",
+        told="HOST-1: after request 2",
+    ),
+    Row(
+        slug="slru-protects-one-hit-later",
+        source="ours",
+        clauses=("EVICT-2",),
+        adapter=ProtectsOneHitLater,
+        test="test_evict.py::test_leaves_are_evicted_in_the_order_of_the_policy",
+        told="EVICT-2: slru",
     ),
     Row(
         slug="writes-no-io-backend",

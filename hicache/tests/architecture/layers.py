@@ -118,6 +118,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.engines.test_nixl": ("hicache", "pytest", "obstore"),
     "hicache.tests.engines.test_objects": ("hicache", "pytest", "obstore"),
     "hicache.tests.engines.test_mooncake": ("hicache", "pytest", "mooncake"),
+    "hicache.tests.kit.test_defaults": ("hicache", "conformance"),
     "hicache.tests.kit.test_loading_machine": ("hicache", "properties", "hypothesis"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),

@@ -25,7 +25,7 @@ from hicache.config import (
     Topology,
     WritePolicy,
 )
-from hicache.config_mapping import config_to_mapping, keys_of, read_config
+from hicache.config_mapping import config_to_mapping, keys_of, read_config, warn_of_selective_hits
 from hicache.errors import ConfigurationError
 from hicache.testing.hybrid_model import tiny_model
 from hicache.types import Component, StopPolicy
@@ -117,6 +117,18 @@ def test_a_configuration_is_equal_after_a_round_trip() -> None:
 def test_what_is_not_given_is_as_by_default() -> None:
     assert read_config(SMALL) == CacheConfig({"full": 16}), f"CONF-6: got {read_config(SMALL)}"
     assert read_config({**SMALL, "host": None}) == CacheConfig({"full": 16}), "CONF-6: null is no host tier"
+
+
+def test_the_former_default_of_selective_hits_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_selective_hits.cache_clear()
+    selective = {**HOST, "write_policy": "write_through_selective"}
+    for hits in (1, 2, 2, 3):
+        read = read_config({**SMALL, "host": {**selective, "selective_hits": hits}})
+        assert read.host is not None, "the host tier is read"
+        assert read.host.selective_hits == hits, f"HOST-1: expected {hits}, got {read.host.selective_hits}"
+    read_config({**SMALL, "host": {**HOST, "selective_hits": 2}})
+    (warning,) = caplog.messages
+    assert warning.startswith("host.selective_hits = 2 backs up at the third request"), f"got {warning!r}"
 
 
 @pytest.mark.parametrize(("change", "reason"), REFUSED.values(), ids=REFUSED)

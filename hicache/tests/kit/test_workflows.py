@@ -151,7 +151,9 @@ def of_pull_requests() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_one_job_needs_all_other_jobs_of_a_pull_request() -> None:
     found = dict(of_pull_requests())
-    assert list(found) == ["ci.yml"], f"expected one workflow for pull requests, so that one gate is enough, got {found}"
+    assert list(found) == ["ci.yml"], (
+        f"expected one workflow for pull requests, so that one gate is enough, got {found}"
+    )
     others = {name: body for name, body in found["ci.yml"].items() if name != "gate"}
     gate = found["ci.yml"]["gate"]
     assert sorted(gate["needs"]) == sorted(others), f"gate: expected needs of {sorted(others)}, got {gate['needs']}"

@@ -1,0 +1,322 @@
+"""Caches that are opened without some keys of a configuration: each key has its default, as its clause says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from hicache.config import CacheConfig, ExecutorKind, Layout, StorageConfig, Topology, WritePolicy
+from hicache.config_mapping import config_to_mapping, read_config
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, script
+from hicache.types import Handle, Pool, StopPolicy
+
+from .scenario import FULL, MAMBA, SWA, capacity_for, evict_all, host_config, key_of, put, put_on_host, use
+from .storage_scenes import (
+    PROMPT,
+    begin_prefetch,
+    object_keys,
+    prefetch,
+    put_in_storage,
+    put_in_storage_alone,
+    storage_config,
+    storage_variant,
+    storage_view,
+    store,
+)
+from .tree_view import host_slots, nodes, prefixes
+
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "all but the capacity": (
+        *("page_size", "components", "sliding_window_size", "mamba_chunk_size", "policy", "bigram", "events", "model"),
+        *("device", "layout", "topology", "host", "storage"),
+    ),
+    "ranks": tuple(f"topology.{axis}_{what}" for axis in ("tp", "cp", "pp", "dp") for what in ("rank", "size")),
+    "pools": ("model.is_mla", "model.pools[].tokens_per_entry", "model.pools[].buffers[].tp_axis"),
+    "write policy": ("page_size", "host.write_policy", "host.layout", "host.executor", "host.io_backend"),
+    "selective": ("host.selective_hits",),
+    "load-back": ("page_size", "host.load_back_threshold_tokens"),
+    "layout": ("host.layout",),
+    "threshold": ("page_size", "storage.prefetch_threshold"),
+    "limit": ("storage.limit_tokens",),
+    "stop policy": ("storage.stop_policy",),
+    "timeout": (
+        "storage.prefetch_timeout_base",
+        "storage.prefetch_timeout_per_ki_token",
+        "storage.timeout_cap_s",
+        "storage.limit_tokens",
+    ),
+    "prefix keys": ("storage.hicache_storage_pass_prefix_keys",),
+    "options": ("storage.options", "storage.executor"),
+    "answers": ("storage.answer_timeout_s",),
+}
+"""The keys that a configuration lacks, by the name of what is tested."""
+
+
+@contextmanager
+def opened_without(driver: Driver, name: str, **changes: Any) -> Iterator[Driver]:
+    """A driver of an empty cache that differs in these fields of CacheConfig, and was given no key of LEFT_OUT[name].
+
+    A cache that reads configurations reads this one itself.
+    """
+    adapter, config = type(driver.adapter), replace(driver.config, **changes)
+    reads = Capability.CONFIG_FILES in adapter.capabilities
+    table = deepcopy(dict(adapter.config_table(config) if reads else config_to_mapping(config)))
+    for key in LEFT_OUT[name]:
+        _leave_out(table, key)
+    read: CacheConfig = adapter.read_config(json.dumps(table)) if reads else read_config(table)
+    opened = Driver(adapter(read), read)
+    try:
+        yield opened
+        opened.check()
+    finally:
+        opened.adapter.close()
+
+
+def _leave_out(table: dict[str, Any], key: str) -> None:
+    name, _, rest = key.partition(".")
+    if not rest:
+        table.pop(name, None)
+        return
+    inner = table.get(name.removesuffix("[]"), {})
+    for one in inner if isinstance(inner, list) else [inner]:
+        _leave_out(one, rest)
+
+
+THROUGH = [WritePolicy.WRITE_THROUGH]
+BACK = [WritePolicy.WRITE_BACK]
+WAITING = [StopPolicy.WAIT_COMPLETE]
+STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
+READ_BY_THE_CACHE = [Capability.CONFIG_FILES, Capability.SNAPSHOT]
+
+
+def reach(driver: Driver, is_reached: Callable[[], bool], expected: str) -> None:
+    """Step until something is so; nothing but the threads of the cache moves its transfers."""
+    deadline_s = time.monotonic() + GUARD_S
+    while not is_reached():
+        assert time.monotonic() < deadline_s, f"{expected} within {GUARD_S:g} s"
+        driver.step()
+        time.sleep(0.001)
+
+
+# The device.
+
+
+@clause("KEY-1", "EVICT-2", needs=READ_BY_THE_CACHE, components=(FULL,), alone=True, page_sizes=[16])
+def test_a_cache_of_which_only_the_capacity_is_given(driver: Driver) -> None:
+    with opened_without(driver, "all but the capacity") as cache:
+        key = cache.key([7, 8, 9])
+        cache.put(key)
+        found = len(cache.match(key).device_indices)
+        assert found == 3, f"KEY-1: a page is one token, which is one element: expected 3 tokens, found {found}"
+        evict_all(cache)
+        assert not nodes(cache), f"EVICT-1: there is no other tier: expected nothing left, got {nodes(cache).keys()}"
+        for page in (1, 2, 3):
+            put(cache, [page], priority=page)
+        for page in (2, 2, 1):
+            use(cache, [page])
+        cache.unlock(cache.lock(cache.match(key_of(cache, [3]), chunked=True).device_anchor))
+        order = [victim(cache) for _ in range(3)]
+        assert order == [2, 1, 3], f"EVICT-2: used were 2, 2, 1, 3, LRU evicts 2, 1, 3, but evicted were {order}"
+
+
+def victim(driver: Driver) -> int:
+    """Evict a token; which prompt of one page is gone."""
+    before = nodes(driver).keys()
+    driver.evict(FULL, 1)
+    ((page,),) = before - nodes(driver).keys()
+    return page
+
+
+# The host.
+
+
+@clause("HOST-1", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+def test_a_cache_writes_through_with_threads_by_default(driver: Driver) -> None:
+    with opened_without(driver, "write policy") as cache:
+        put(cache, [1, 2])
+        reach(cache, lambda: (1, 2) in host_slots(cache, FULL), "HOST-1: expected a copy at the first use")
+
+
+@clause("HOST-1", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+def test_selective_backs_up_at_the_second_request_by_default(driver: Driver) -> None:
+    selective = replace(host_config(driver.config), write_policy=WritePolicy.WRITE_THROUGH_SELECTIVE, selective_hits=9)
+    with opened_without(driver, "selective", host=selective) as cache:
+        for request, expected in ((1, set()), (2, prefixes(1, 2))):
+            put(cache, [1, 2])
+            cache.drain()
+            found = host_slots(cache, FULL).keys()
+            assert found == expected, f"HOST-1: after request {request}: expected copies {expected}, got {found}"
+
+
+@clause("HOST-5", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+def test_ten_tokens_are_loaded_back_by_default(driver: Driver) -> None:
+    with opened_without(driver, "load-back") as cache:
+        few, enough = range(1, 10), range(11, 21)
+        put_on_host(cache, few, enough)
+        for pages, is_loaded in ((few, False), (enough, True)):
+            key = key_of(cache, pages)
+            load = cache.load_back(key, cache.match(key, chunked=True))
+            assert (load is not None) == is_loaded, f"HOST-5: {len(pages)} tokens: expected {is_loaded}, got {load}"
+            if load is not None:
+                cache.drain()
+                cache.claim(load.ticket)
+
+
+# Storage.
+
+
+@clause("STORE-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+def test_pages_are_those_of_one_rank_by_default(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    with opened_without(driver, "ranks") as cache:
+        came = prefetch(cache, PROMPT)
+        assert came == len(PROMPT), f"STORE-1: one rank is the default: expected {len(PROMPT)} pages, {came} came"
+
+
+@clause("STORE-1", stop_policies=WAITING, components=(SWA, MAMBA), write_policies=THROUGH, page_sizes=[16])
+def test_each_rank_has_its_own_undivided_pages_by_default(driver: Driver) -> None:
+    keys = list[set[str]]()
+    for rank in range(2):
+        # The tiny model has one head, which two ranks cannot divide.
+        with opened_without(driver, "pools", topology=Topology(tp_rank=rank, tp_size=2)) as cache:
+            put_in_storage(cache, PROMPT[:2])
+            keys.append({key for pool in cache.config.sidecars for key in object_keys(cache, pool, PROMPT)})
+            keys[-1].update(object_keys(cache, Pool.KV, PROMPT))
+    assert not keys[0] & keys[1], f"STORE-1: both ranks of a model without MLA have the objects {keys[0] & keys[1]}"
+
+
+@clause("STORE-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+def test_pages_are_page_first_direct_by_default(driver: Driver) -> None:
+    with storage_variant(driver, host={"layout": Layout.PAGE_FIRST_DIRECT}) as cache:
+        put_in_storage(cache, PROMPT)
+    with opened_without(driver, "layout") as cache:
+        came = prefetch(cache, PROMPT)
+        assert came == len(PROMPT), f"STORE-1: the layouts are equal: expected {len(PROMPT)} pages, {came} came"
+
+
+def storage_of(driver: Driver, **changes: Any) -> StorageConfig:
+    """The storage tier of a configuration with other fields."""
+    return replace(storage_config(driver), **changes)
+
+
+@clause("FETCH-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+def test_256_tokens_are_prefetched_by_default(driver: Driver) -> None:
+    capacity = capacity_for(driver.config, pages=32, states=8)
+    changes = {"capacity_tokens": capacity, "host": replace(host_config(driver.config), capacity_tokens=capacity)}
+    with opened_without(driver, "threshold", **changes, storage=storage_of(driver, limit_tokens=1000)) as cache:
+        for tokens, is_begun in ((255, False), (256, True)):
+            ticket = cache.prefetch(key_of(cache, range(tokens)))
+            assert (ticket is not None) == is_begun, f"FETCH-1: {tokens} tokens: expected {is_begun}, got {ticket}"
+            if ticket is not None:
+                cache.abort_prefetch(ticket)
+
+
+@clause("FETCH-1", stop_policies=WAITING, write_policies=THROUGH, components=(FULL,), alone=True, page_sizes=[16])
+def test_1048576_tokens_are_prefetched_at_a_time_by_default(driver: Driver) -> None:
+    with opened_without(driver, "limit") as cache:
+        pages = (1 << 20) // cache.config.page_size
+        assert cache.prefetch(key_of(cache, range(pages + 1))) is None, f"FETCH-1: the limit is {pages} pages"
+        cache.abort_prefetch(begin_prefetch(cache, range(pages)))
+
+
+@clause(
+    "FETCH-3",
+    needs=STEPPED_STORAGE,
+    stop_policies=WAITING,
+    components=(FULL,),
+    alone=True,
+    write_policies=THROUGH,
+    page_sizes=[16],
+)
+def test_a_prefetch_is_not_waited_for_by_default(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with opened_without(driver, "stop policy") as cache:
+        came = cache.check_prefetch(begin_prefetch(cache, PROMPT))
+        assert came == 0, f"FETCH-3: best_effort does not wait: expected that 0 tokens have come, got {came}"
+
+
+@clause(
+    "FETCH-3", "FLOW-11", needs=STEPPED_STORAGE, stop_policies=WAITING, components=(FULL,), alone=True, page_sizes=[16]
+)
+def test_a_prefetch_is_waited_for_as_long_as_the_defaults_say(driver: Driver) -> None:
+    with opened_without(driver, "timeout", storage=storage_of(driver, stop_policy=StopPolicy.TIMEOUT)) as cache:
+        for tokens, allowed_s in ((1024, 1.25), (4096, 2.0), (1 << 18, 30.0)):
+            ticket = begin_prefetch(cache, range(tokens // cache.config.page_size))
+            cache.advance_clock(allowed_s * 0.99)
+            assert cache.check_prefetch(ticket) is None, f"FETCH-3: {tokens} tokens are waited for {allowed_s} s"
+            cache.advance_clock(allowed_s * 0.02)
+            came = cache.check_prefetch(ticket)
+            assert came == 0, f"FLOW-11: {allowed_s} s have passed for {tokens} tokens: expected 0, got {came}"
+            cache.drain()
+
+
+@clause("FETCH-9", stop_policies=WAITING, write_policies=THROUGH, components=(FULL,), alone=True, page_sizes=[16])
+def test_a_backend_is_not_given_the_keys_before_by_default(driver: Driver) -> None:
+    asking = storage_of(driver, hicache_storage_pass_prefix_keys=True)
+    with opened_without(driver, "prefix keys", storage=asking) as cache:
+        put_in_storage(cache, PROMPT[:2], PROMPT)
+        given = {call.prefix_keys for call in store(cache).calls if call.verb == "set"}
+        assert given == {()}, f"FETCH-9: nobody asked for the keys of the pages before, given were {given}"
+
+
+@clause(
+    "FETCH-4",
+    needs=[Capability.CONFIG_FILES],
+    stop_policies=WAITING,
+    components=(FULL,),
+    alone=True,
+    write_policies=THROUGH,
+    page_sizes=[16],
+)
+def test_storage_is_read_by_threads_and_without_options_by_default(driver: Driver) -> None:
+    with opened_without(driver, "options", storage=storage_of(driver, backend="memory")) as cache:
+        put(cache, PROMPT)
+        evict_all(cache)
+        cache.drain()
+        cache.reset()
+        came = list[int]()
+        ticket = begin_prefetch(cache, PROMPT)
+        reach(cache, lambda: has_ended(cache, ticket, came), "FETCH-4: expected the prefetch to end")
+        expected = len(PROMPT) * cache.config.page_size
+        assert came == [expected], f"FETCH-4: {expected} tokens are in storage, {came} came"
+
+
+def has_ended(driver: Driver, ticket: Handle, came: list[int]) -> bool:
+    """Whether a prefetch has ended; the tokens that it brought are then appended."""
+    tokens = driver.check_prefetch(ticket)
+    came += [] if tokens is None else [tokens]
+    return tokens is not None
+
+
+@clause(
+    "FLOW-13",
+    needs=[*STEPPED_STORAGE, Capability.SNAPSHOT],
+    stop_policies=WAITING,
+    components=(FULL,),
+    alone=True,
+    page_sizes=[16],
+)
+def test_a_backend_may_take_thirty_seconds_for_an_answer_by_default(driver: Driver) -> None:
+    tier = storage_config(driver)
+    with script() as (name, told):
+        options = {"inner": tier.backend, "inner_options": dict(tier.options), "script": name}
+        hanging = storage_of(driver, backend=BACKEND, options=options, executor=ExecutorKind.THREADED)
+        with opened_without(driver, "answers", storage=hanging) as cache:
+            gate = told.hang("exists")
+            begin_prefetch(cache, PROMPT)
+            reach(cache, gate.entered.is_set, "FLOW-13: expected a call of the backend")
+            cache.advance_clock(29.9)
+            cache.step()
+            assert storage_view(cache).abandoned is None, "FLOW-13: it has 30 s for an answer, and 29.9 s have passed"
+            cache.advance_clock(0.2)
+            cache.step()
+            assert storage_view(cache).abandoned is not None, "FLOW-13: 30.1 s have passed without an answer"
+            told.behave()
