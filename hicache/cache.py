@@ -884,7 +884,9 @@ def _memory_of(config: CacheConfig) -> Iterator[None]:
 
 def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheConfig:
     if config is not None and not isinstance(config, CacheConfig):
-        raise ConfigurationError(f"config must be a CacheConfig or None, got {config!r}")
+        raise ConfigurationError(
+            f"config must be a CacheConfig or None, got {config!r}; hicache.read_config reads a file, JSON or a mapping"
+        )
     known = [field.name for field in fields(CacheConfig)]
     unknown = sorted(set(changes) - set(known))
     if unknown:

@@ -549,15 +549,21 @@ def read_extra_config(source: str) -> ExtraConfig:
         raise ConfigurationError(f"{name_of_source(source)}: {error}") from error
 
 
-def read_table(source: str) -> dict[str, Any]:
-    """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file, into a table.
+ENDINGS = (".json", ".toml", ".yaml", ".yml")
+"""Of files, by which their format is known."""
+
+
+def read_table(source: str | Path) -> dict[str, Any]:
+    """Read a JSON string, or a file of JSON, TOML or YAML by its ending: a Path, or `@` and a path.
 
     Raises ConfigurationError naming the file when it is missing, malformed, of another kind, no table, or has the same
     key twice.
     """
-    name = name_of_source(source)
+    if not isinstance(source, str | Path):
+        raise ConfigurationError(f"a configuration is read from a str, a Path or a mapping, got {source!r}")
+    name, is_file = name_of_source(source), isinstance(source, Path) or source.startswith("@")
     try:
-        table = _parse(Path(name)) if source.startswith("@") else _parse_json(source)
+        table = _parse(Path(name)) if is_file else _parse_inline(str(source))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name}: {error}") from error
     if not isinstance(table, dict):
@@ -565,9 +571,26 @@ def read_table(source: str) -> dict[str, Any]:
     return table
 
 
-def name_of_source(source: str) -> str:
+def name_of_source(source: str | Path) -> str:
     """What an error calls a source: its path, or "inline JSON"."""
-    return source[1:] if source.startswith("@") else "inline JSON"
+    if isinstance(source, Path):
+        return str(source)
+    if source.startswith("@"):
+        return source[1:]
+    return source if source.endswith(ENDINGS) else "inline JSON"
+
+
+def _parse_inline(text: str) -> Any:
+    """A JSON string. Raises ValueError with the right form for what looks like a path."""
+    if text.endswith(ENDINGS):
+        found = "a file" if Path(text).exists() else "no such file; a file"
+        raise ValueError(f"{found} is given as '@{text}' or as a pathlib.Path, a str without '@' is JSON")
+    try:
+        return _parse_json(text)
+    except ValueError as error:
+        if text.lstrip().startswith(("{", "[")):
+            raise
+        raise ValueError(f"{error}; a file is given as '@PATH' or as a pathlib.Path") from error
 
 
 def _parse(path: Path) -> Any:
@@ -578,7 +601,7 @@ def _parse(path: Path) -> Any:
         return tomllib.loads(text)
     if path.suffix in (".yaml", ".yml"):
         return _parse_yaml(text)
-    raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: .json .toml .yaml .yml")
+    raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: {' '.join(ENDINGS)}")
 
 
 def _parse_json(text: str) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -24,8 +25,10 @@ DEFAULT_BEFORE = 2
 """The default of `host.selective_hits` in earlier versions, which SGLang's threshold of 2 was said to be."""
 
 
-def read_config(source: str | Mapping[str, Any]) -> CacheConfig:
-    """The configuration that a mapping says, a JSON string, or `@path` of a .json, .toml, .yaml or .yml file.
+def read_config(source: str | Path | Mapping[str, Any]) -> CacheConfig:
+    """The configuration that a mapping says, a JSON string, or a .json, .toml, .yaml or .yml file.
+
+    A file is given as a Path, or as a str of `@` and its path.
 
     Keys are the fields of CacheConfig. A part of it, such as `host`, is a table; each choice is its value, such as
     "lru". What is not given has its default. Raises ConfigurationError, naming the file, the key by its path and the

@@ -162,6 +162,41 @@ def test_the_options_of_a_backend_are_in_no_message() -> None:
     assert "hunter2" not in str(refusal.value), f"SEC: the secret is in {refusal.value}"
 
 
+def test_a_path_is_read_as_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps(SMALL), encoding="utf-8")
+    assert read_config(path) == read_config(f"@{path}") == CacheConfig({"full": 16}), "CONF-6: a Path is its file"
+    with pytest.raises(ConfigurationError) as refusal:
+        read_config(path.with_name("missing.toml"))
+    assert str(refusal.value).startswith(f"{path.with_name('missing.toml')}: [Errno 2]"), f"got {refusal.value}"
+
+
+SOURCES: dict[str, tuple[Any, str]] = {
+    "a file that is missing": ("x.toml", "x.toml: no such file; "),
+    "a file that is there": (
+        "here.yaml",
+        "here.yaml: a file is given as '@here.yaml' or as a pathlib.Path, a str with",
+    ),
+    "a name that is too long": (f"{'x' * 5000}.json", "File name too long"),
+    "a text of another kind": ("cache", "; a file is given as '@PATH' or as a pathlib.Path"),
+    "an empty text": ("", "; a file is given as '@PATH' or as a pathlib.Path"),
+    "JSON that is cut": ('{"capacity_tokens": ', "inline JSON: Expecting value: line 1 column 21"),
+    "None": (None, "a configuration is read from a str, a Path or a mapping, got None"),
+    "bytes": (b"{}", "a configuration is read from a str, a Path or a mapping, got b'{}'"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), SOURCES.values(), ids=SOURCES)
+def test_what_is_no_source_names_the_right_form(
+    source: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.yaml").touch()
+    with pytest.raises(ConfigurationError) as refusal:
+        read_config(source)
+    assert reason in str(refusal.value), f"CONF-6: expected {reason!r} in {str(refusal.value)!r}"
+
+
 def test_yaml_without_pyyaml_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cache.yaml"
     path.write_text("capacity_tokens: {full: 16}", encoding="utf-8")
