@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
+from inspect import Parameter, signature
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,16 @@ import torch
 from hicache.arguments import require_count, require_integer, require_type
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
-from hicache.config import CacheConfig, Topology
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    HostConfig,
+    Layout,
+    ModelShape,
+    StorageConfig,
+    Topology,
+)
 from hicache.errors import (
     ArgumentError,
     ConfigurationError,
@@ -69,6 +79,7 @@ from hicache.verbs import Turn, verb
 
 T = TypeVar("T")
 VerbT = TypeVar("VerbT", bound=Callable[..., Any])
+OpenT = TypeVar("OpenT", bound="Callable[..., UnifiedRadixCache]")
 
 
 def _timed(call: VerbT) -> VerbT:
@@ -838,33 +849,73 @@ def _required(tier: T | None, config: CacheConfig, name: str) -> T:
     return tier
 
 
-def open_cache(
+def _over_config(call: OpenT) -> OpenT:
+    """Give `open_cache` the fields of its configuration as keywords, where the caller does not give them."""
+    known = tuple(one.name for one in signature(call).parameters.values() if one.kind is Parameter.KEYWORD_ONLY)
+
+    @wraps(call)
+    def opened(config: CacheConfig | None = None, **given: Any) -> UnifiedRadixCache:
+        if config is not None and not isinstance(config, CacheConfig):
+            raise ConfigurationError(
+                f"config must be a CacheConfig or None, got {config!r}; read_config reads a file, JSON or a mapping"
+            )
+        unknown = sorted(given.keys() - set(known))
+        if unknown:
+            raise ConfigurationError(f"open_cache has no argument {unknown[0]!r}; known: {' '.join(known)}")
+        kept = {} if config is None else {one.name: getattr(config, one.name) for one in fields(config)}
+        return call(**kept | given)
+
+    return cast("OpenT", opened)
+
+
+@_over_config
+def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuration
     config: CacheConfig | None = None,
     *,
+    capacity_tokens: int | Mapping[str, int] | None = None,
+    page_size: int = 1,
+    components: tuple[str, ...] = ("full",),
+    sliding_window_size: int | None = None,
+    mamba_chunk_size: int | None = None,
+    policy: EvictionPolicy = EvictionPolicy.LRU,
+    bigram: bool = False,
+    events: bool = False,
+    model: ModelShape | None = None,
+    device: str = "cpu",
+    layout: Layout = Layout.LAYER_FIRST,
+    topology: Topology = SINGLE_RANK,
+    host: HostConfig | None = None,
+    storage: StorageConfig | None = None,
     groups: Mapping[str, Group] | None = None,
     tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
     metrics: CacheMetrics | None = None,
-    **changes: Any,
 ) -> UnifiedRadixCache:
     """Open an empty cache. The cache is a context manager that closes itself.
 
-    `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens`
-    may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree, as open_groups
-    makes them for the same topology: each opens its cache, and opening succeeds on all ranks or on none; then RankError
-    names the rank that failed. `tensors`: see UnifiedRadixCache.open. `metrics`: a CacheMetrics, which exposes to
-    Prometheus what the cache and its collectives do. Raises ConfigurationError, naming the field and
-    its value, for what cannot be served.
+    `config`: how; the keywords are its fields, in its place or on top of it. `capacity_tokens`: device tokens by
+    component (for MAMBA: states), or their number where FULL is the only component. `groups`: by axis, the ranks that
+    share the tree, as open_groups makes them for the same topology: each opens its cache, and opening succeeds on all
+    ranks or on none; then RankError names the rank that failed. `tensors`: see UnifiedRadixCache.open. `metrics`: a
+    CacheMetrics, which exposes to Prometheus what the cache and its collectives do. Raises ConfigurationError, naming
+    the field and its value, for what cannot be served.
     """
-    config = _configured(config, changes)
+    assert config is None, "its fields are keywords here"
+    if capacity_tokens is None:
+        raise ConfigurationError("open_cache needs capacity_tokens, such as 65536 or {'full': 65536, 'swa': 8192}")
+    sizes = {Component.FULL.value: capacity_tokens} if isinstance(capacity_tokens, int) else capacity_tokens
+    opened = CacheConfig(
+        sizes, page_size, components, sliding_window_size, mamba_chunk_size, policy, bigram, events,
+        model, device, layout, topology, host, storage,
+    )  # fmt: skip
     for name, table in {"groups": groups, "tensors": tensors}.items():
         if table is not None and not isinstance(table, Mapping):
             raise ConfigurationError(f"{name} must be a table or None, got {table!r}")
     if metrics is not None and not isinstance(metrics, CacheMetrics):
         raise ConfigurationError(f"metrics must be a CacheMetrics or None, got {metrics!r}")
-    _check_groups(config.topology, groups or {})
-    agreement = Agreement(metrics.measured_groups(groups or {}, config.topology) if metrics else groups or {})
+    _check_groups(opened.topology, groups or {})
+    agreement = Agreement(metrics.measured_groups(groups or {}, opened.topology) if metrics else groups or {})
     return agreement.together(
-        lambda: UnifiedRadixCache.open(config, agreement=agreement, tensors=tensors, metrics=metrics),
+        lambda: UnifiedRadixCache.open(opened, agreement=agreement, tensors=tensors, metrics=metrics),
         UnifiedRadixCache.close,
         "open",
     )
@@ -880,24 +931,6 @@ def _memory_of(config: CacheConfig) -> Iterator[None]:
         raise ConfigurationError(
             f"no memory on device {config.device!r} for capacity_tokens={dict(config.capacity_tokens)}{host}: {error}"
         ) from error
-
-
-def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheConfig:
-    if config is not None and not isinstance(config, CacheConfig):
-        raise ConfigurationError(
-            f"config must be a CacheConfig or None, got {config!r}; hicache.read_config reads a file, JSON or a mapping"
-        )
-    known = [field.name for field in fields(CacheConfig)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise ConfigurationError(f"open_cache has no argument {unknown[0]!r}; known: {' '.join(known)}")
-    if isinstance(changes.get("capacity_tokens"), int):
-        changes["capacity_tokens"] = {Component.FULL.value: changes["capacity_tokens"]}
-    if config is not None:
-        return replace(config, **changes)
-    if "capacity_tokens" not in changes:
-        raise ConfigurationError("open_cache needs capacity_tokens, such as 65536 or {'full': 65536, 'swa': 8192}")
-    return CacheConfig(**changes)
 
 
 def _check_groups(topology: Topology, groups: Mapping[str, Group]) -> None:

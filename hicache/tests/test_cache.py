@@ -741,7 +741,7 @@ def test_a_choice_may_be_given_by_its_value() -> None:
 
 def test_changes_come_on_top_of_a_configuration() -> None:
     config = CacheConfig({"full": CAPACITY}, page_size=PAGE)
-    with open_cache(config, capacity_tokens=4 * PAGE, policy="mru") as cache:
+    with open_cache(config, capacity_tokens=4 * PAGE, policy="mru") as cache:  # type: ignore[arg-type]
         assert cache.config.capacity_tokens == {"full": 4 * PAGE}, f"got {cache.config.capacity_tokens}"
         assert cache.config.page_size == PAGE, f"got {cache.config.page_size}"
         assert cache.config.policy is EvictionPolicy.MRU, f"got {cache.config.policy}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -91,7 +92,7 @@ ARGUMENTS: Mapping[str, tuple[Callable[[], object], str]] = {
     "the same without a model": (lambda: open_cache(**SIZES, device="cuda:99"), "device 'cuda:99' is not there"),
     "no device": (lambda: open_cache(**SIZES, device="tpu"), "device 'tpu' is no device of torch"),
     "no bytes": (lambda: open_cache(**SIZES, device="meta"), "device 'meta' keeps no bytes"),
-    "no topology": (lambda: open_cache(**SIZES, topology=None), "topology must be a Topology, got None"),
+    "no topology": (lambda: open_cache(**SIZES, topology=None), "topology must be a Topology, got None"),  # type: ignore[arg-type]
     "true for ranks": (lambda: Topology(tp_size=True), "topology.tp_size must be an integer .*, got True"),
     "true for a window": (
         lambda: CacheConfig({"full": 64}, sliding_window_size=True),
@@ -119,3 +120,27 @@ def test_an_argument_is_refused_by_name(make: Callable[[], object], message: str
     with pytest.raises(ConfigurationError, match=message):
         make()
     assert open_things() == before, f"threads and files before and after: {before}, {open_things()}"
+
+
+BESIDE = {"groups", "tensors", "metrics"}
+"""What a cache is opened with that is no field of a configuration."""
+
+
+def test_the_keywords_are_the_fields_of_a_configuration() -> None:
+    parameters, types = signature(open_cache).parameters, get_type_hints(open_cache)
+    fields_of, field_types = {one.name: one for one in fields(CacheConfig)}, get_type_hints(CacheConfig)
+    keywords = [name for name, one in parameters.items() if one.kind is Parameter.KEYWORD_ONLY]
+    assert keywords == [*fields_of, *sorted(BESIDE, key=keywords.index)], f"expected {list(fields_of)}, got {keywords}"
+    for name, one in fields_of.items():
+        found = parameters[name].default, types[name]
+        is_sizes = name == "capacity_tokens"
+        expected = (None, int | field_types[name] | None) if is_sizes else (one.default, field_types[name])
+        assert found == expected, f"{name}: expected default and type {expected}, found {found}"
+
+
+def test_a_keyword_changes_a_field_of_the_configuration_also_to_its_default() -> None:
+    config = CacheConfig({"full": 64}, page_size=16, bigram=True)
+    with open_cache(config, page_size=1) as cache:
+        assert cache.config == replace(config, page_size=1), f"expected bigram keys in pages of 1, got {cache.config}"
+    with open_cache(config) as cache:
+        assert cache.config == config, f"expected {config}, got {cache.config}"
