@@ -22,8 +22,9 @@ def known_failures_command(
 ) -> None:
     """Write a list of known failures from a run, an entry for each cause.
 
-    An entry names a clause if each test of the clause failed, and tests otherwise. What is known already, is flaky or
-    ended its process is not listed. Write the reason into each entry: a list with an empty reason is refused.
+    An entry names a clause if each test of the clause failed, and tests otherwise. What is known already, is flaky,
+    ended its process, or is no test, such as the process of a stage, is not listed. Write the reason into each entry:
+    a list with an empty reason is refused.
 
     Exit code:
 
@@ -49,12 +50,13 @@ def known_failures_command(
 def entries(executions: Sequence[Execution]) -> Iterator[str]:
     """The lines of the entries of what failed in a run and can be listed, the most frequent cause first."""
     from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
-    from hicache.testing.plugin.known_failures import test_ids
+    from hicache.testing.plugin.known_failures import suite_in, test_ids
     from hicache.testing.report.run import Outcome
 
     executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     failed = [one for one in executed if one.outcome is Outcome.FAILED]
     failed = [one for one in failed if not {FLAKY, OUTDATED, CRASHED}.intersection(one.causes)]
+    failed = [one for one in failed if "::" in one.node_id and suite_in(one.node_id) is not None]
     clauses = _broken_everywhere(executed, failed)
     for clause, failures in _by_cause(failed):
         if clause in clauses:
@@ -92,7 +94,7 @@ def _entry(name: str, failures: Sequence[Execution]) -> Iterator[str]:
 
     smallest = failures[0]
     yield ""
-    yield f"# {', '.join(smallest.causes)}: {first_line(legible(smallest.reason))}"
+    yield f"# {legible(', '.join(smallest.causes))}: {first_line(legible(smallest.reason))}".replace("\n", " ")
     yield "[[failure]]"
     yield f"id = {quoted(name)}"
     yield 'kind = "bug"    # or "unsupported", "future"'

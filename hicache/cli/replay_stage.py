@@ -18,7 +18,7 @@ from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import causes_of
-from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, judged, read_known_failures
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.processes import end_if_forked
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
@@ -107,21 +107,17 @@ class Replays:
         operations: int,
     ) -> Execution:
         node_id = f"replay::{sample.title}"
-        known = next((failure for failure in self.known_failures if failure.covers(node_id, (*clauses, *causes))), None)
-        if reason and known is not None:
-            outcome, reason = Outcome.KNOWN_FAILURE, str(known)
-        elif reason and self.baseline is not None and self.baseline.has(node_id, causes):
-            outcome, reason = Outcome.KNOWN_FAILURE, f"{self.baseline.reason}\n{reason}"
-        else:
-            outcome = Outcome.FAILED if reason else Outcome.PASSED
+        outcome, found, told = judged(self.known_failures, node_id, clauses, causes, reason)
+        if outcome is Outcome.FAILED and reason and self.baseline is not None and self.baseline.has(node_id, causes):
+            outcome, told = Outcome.KNOWN_FAILURE, f"{self.baseline.reason}\n{reason}"
         return Execution(
             node_id=node_id,
             suite="replay",
             clauses=clauses,
             configuration=configuration,
             outcome=outcome,
-            causes=causes,
-            reason=reason,
+            causes=found,
+            reason=told,
             lacks=(),
             evidence=NO_EVIDENCE,
             replay=self._command(sample.settings),

@@ -23,6 +23,7 @@ from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verifica
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.known_failures import KnownFailure, judged
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
@@ -64,7 +65,7 @@ _Folder = Annotated[
 _Report = Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")]
 _KnownFailures = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures of the suites."),
+    typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures."),
 ]
 
 
@@ -98,12 +99,12 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     chosen = only or list(STAGES)
     if unknown := sorted(set(chosen) - set(STAGES)):
         raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
-    listed_failures(known_failures)
+    known = listed_failures(known_failures)
     subjects = _subjects(backend, config)
     words = [("--backend", backend), ("--config", config)]
     options = tuple(word for name, value in words if value is not None for word in (name, value))
     title = ", ".join(subject.name for subject in subjects)
-    verification = StorageVerification(subjects, title, options, seed, folder)
+    verification = StorageVerification(subjects, title, options, seed, folder, known)
     suites = Verification(REFERENCE, quick=False, directory=report, known_failures=known_failures)
     stages = [
         stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in chosen
@@ -171,6 +172,7 @@ class StorageVerification:
     """What to verify. `title`: the names of all subjects. `options`: --backend and --config of the command.
 
     `seed`: of the first fault run and of the first kill. `folder`: for the files of the backends, or None.
+    `known`: what is expected to fail.
     """
 
     subjects: tuple[BackendSubject, ...]
@@ -178,6 +180,7 @@ class StorageVerification:
     options: tuple[str, ...]
     seed: int
     folder: Path | None
+    known: tuple[KnownFailure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +240,18 @@ class SeededStage:
 
     def _execution(self, subject: BackendSubject, finding: Finding, duration_s: float) -> Execution:
         again = ["hicache", "verify-storage", *self.verification.options, "--seed", str(finding.seed)]
+        node_id = f"storage::{self.runs:,} {self.name}[{subject.name}]"
+        outcome, causes, reason = finding.outcome, finding.causes, finding.reason
+        if outcome is not Outcome.SKIPPED:
+            outcome, causes, reason = judged(self.verification.known, node_id, (), causes, reason)
         return Execution(
-            node_id=f"storage::{self.runs:,} {self.name}[{subject.name}]",
+            node_id=node_id,
             suite=self.name,
             clauses=self.clauses,
             configuration=f"storage/{subject.name}",
-            outcome=finding.outcome,
-            causes=finding.causes,
-            reason=finding.reason,
+            outcome=outcome,
+            causes=causes,
+            reason=reason,
             lacks=(),
             evidence=NO_EVIDENCE,
             replay=shlex.join([*again, f"--{self.option}", "1", "--only", self.name]),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from hicache.testing.report.fields import Fields
 from hicache.testing.report.run import Execution, Outcome
 
 KINDS = ("unsupported", "bug", "future")
+
+STAGES_OF_RUNS = ("replay", "storage")
+"""The first part of the ids of what runs without pytest: replays, and runs of a storage backend."""
 
 KNOWN_FAILURES_FORMAT = 1
 """The format of a list of known failures, stated in it as `format`."""
@@ -49,9 +53,12 @@ class KnownFailure:
 
     @property
     def suite(self) -> str:
-        """The suite that must have a test for it: distributed_tests for a clause of ranks, else conformance."""
+        """The suite that must have a test for it: distributed_tests for a clause of ranks, else conformance.
+
+        Empty for tests in a project's own files.
+        """
         if "::" in self.id:
-            return self.id.partition("/")[0]
+            return suite_in(self.id) or ""
         return "distributed_tests" if CONTRACT[self.id].tier == "ranks" else "conformance"
 
     def covers(self, test: str, clauses: Collection[str]) -> bool:
@@ -60,6 +67,39 @@ class KnownFailure:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
+
+
+def suite_in(test: str) -> str | None:
+    """The suite or the stage that the id of a test or a pattern names.
+
+    Empty for a test in a project's own file; None for what is no test, such as the process of a stage.
+    """
+    file = test.partition("::")[0]
+    folder = file.partition("/")[0]
+    if file in STAGES_OF_RUNS or (folder in SUITES and "/" in file):
+        return folder
+    is_mistyped = "/" in file and get_close_matches(folder, SUITES, cutoff=0.75)
+    return "" if file.endswith(".py") and not is_mistyped else None
+
+
+def judged(
+    known: Iterable[KnownFailure], test: str, clauses: Collection[str], causes: Sequence[str], reason: str
+) -> tuple[Outcome, tuple[str, ...], str]:
+    """The outcome, the causes and the reason of a run without pytest that passed or failed. `reason`: empty if passed.
+
+    An entry that names the run itself and not a clause is outdated when the run passes.
+    """
+    entry = next((one for one in known if one.covers(test, (*clauses, *causes))), None)
+    if entry is not None and reason:
+        return Outcome.KNOWN_FAILURE, tuple(causes), str(entry)
+    if entry is not None and "::" in entry.id:
+        return Outcome.FAILED, (OUTDATED,), outdated(entry.place)
+    return Outcome.FAILED if reason else Outcome.PASSED, tuple(causes), reason
+
+
+def outdated(place: str) -> str:
+    """The message for a test that passes although an entry lists it. `place`: of the entry."""
+    return f"listed as a known failure, but passes: remove {place}"
 
 
 def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
@@ -89,7 +129,7 @@ def _entry(file: str, number: int, fields: Fields) -> KnownFailure:
         link=fields.text("link"),
     )
     fields.refuse_unread()
-    if entry.id not in CONTRACT and not ("::" in entry.id and entry.suite in SUITES):
+    if entry.id not in CONTRACT and not ("::" in entry.id and suite_in(entry.id) is not None):
         raise fields.error(
             "id", f"is {entry.id!r}; expected a clause, or tests such as conformance/test_lock.py::test_a*"
         )

@@ -31,7 +31,7 @@ from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, r
 from hicache.testing.plugin.devices import gpu_names
 from hicache.testing.plugin.evidence import CALLED, evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
-from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, narrower, outdated, read_known_failures
 from hicache.testing.plugin.options import (
     BACKEND,
     BACKEND_CONFIG,
@@ -427,7 +427,7 @@ def excuse(report: pytest.TestReport, baseline: Baseline | None) -> None:
 
 def outdate(report: pytest.TestReport, place: str) -> None:
     """Say that a test passes although it is listed as a known failure."""
-    report.longrepr = f"listed as a known failure, but passes: remove {place}"
+    report.longrepr = outdated(place)
     report.user_properties.append(to_property([OUTDATED]))
 
 

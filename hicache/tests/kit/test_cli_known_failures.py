@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
+from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import Execution, Outcome, write_run
 from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
@@ -67,6 +69,46 @@ def test_the_list_covers_all_that_failed_and_nothing_that_passed(tmp_path: Path)
         by_test = any(entry.covers(one.node_id, one.clauses) for entry in entries)
         by_law = bool(one.causes) and {entry.id for entry in entries}.issuperset(one.causes)
         assert (by_test or by_law) is (one.outcome is Outcome.FAILED), f"{one.node_id}: got {by_test} and {by_law}"
+
+
+LISTED = {
+    "of each suite": [f"{suite}/test_file.py::test_one[full/page16/lru]" for suite in SUITES],
+    "of a backend": ["conformance/storage/test_files.py::test_one[file]", "storage::500 faults[file]"],
+    "of two backends": ["storage::1,000 kills[file]", "storage::1,000 kills[slotfile]"],
+    "a replay": ["replay::generated trace"],
+    "replays": ["replay::generated trace", "replay::generated trace, host", "replay::a trace of 50% [twice]"],
+    "of a project": ["test_mine.py::TestMine::test_one[full]", "tests/unit/test_it.py::test_two"],
+    "with any characters": ["conformance/test_file.py::test_one[a*b-'c'-\"d\"-\\\\x00-\u00e9]"],
+}
+"""Ids of everything that a run executes, by what it is."""
+
+NOT_LISTED = ("conformance::the process of the stage", "the worker processes")
+"""Ids of failures that are those of no test, so that no entry can expect them."""
+
+
+def failures_of(*ids: str) -> list[Execution]:
+    """Failures with these ids, for a cause that is no clause."""
+    one = failed("test_one", "a", "MATCH-1", "KeyError in A.insert", HOSTILE)
+    return [replace(one, node_id=node_id, clauses=(), causes=(HOSTILE,)) for node_id in ids]
+
+
+@pytest.mark.parametrize("ids", LISTED.values(), ids=LISTED)
+def test_a_list_that_was_written_is_read_and_covers_what_failed(tmp_path: Path, ids: list[str]) -> None:
+    code, output, path = write(tmp_path, *failures_of(*ids, *NOT_LISTED), execution("KEY-1"))
+    assert code == 0, f"expected 0, got {code}: {output}"
+    path.write_text(path.read_text(encoding="utf-8").replace('reason = ""', 'reason = "x"'), encoding="utf-8")
+    entries = read_known_failures(path)
+    lost = [node_id for node_id in ids if not any(entry.covers(node_id, ()) for entry in entries)]
+    assert not lost, f"no entry covers {lost} in {path.read_text(encoding='utf-8')}"
+    wide = [node_id for node_id in NOT_LISTED for entry in entries if entry.covers(node_id, ())]
+    assert not wide, f"{wide} are no tests"
+
+
+@pytest.mark.parametrize("node_id", NOT_LISTED)
+def test_what_is_no_test_cannot_be_listed(tmp_path: Path, node_id: str) -> None:
+    code, output, path = write(tmp_path, *failures_of(node_id))
+    assert (code, path.exists()) == (2, False), f"expected 2 and no file, got {code}: {output}"
+    assert "no test failed that can be listed" in output, f"got {output}"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_a_broken_backend_fails_with_the_command_that_runs_it_again(tmp_path: Pa
     assert found.replay.endswith(f"--seed {seed} --fault-runs 1 --only faults"), f"got {found.replay}"
 
 
+def test_a_fault_run_may_be_listed(tmp_path: Path) -> None:
+    words = ("--backend", BROKEN, "--config", OPTIONS, "--only", "faults", "--fault-runs", "50")
+    known = tmp_path / "known.toml"
+    entry = '[[failure]]\nid = "storage::* faults[*]"\nkind = "bug"\nreason = "overwrites"\nlink = ""\n'
+    known.write_text(entry, encoding="utf-8")
+    run_app(*words, "--known-failures", str(known), "--report", str(tmp_path))
+    (found,) = read_run(tmp_path / "run.json").executions
+    assert (found.outcome, found.reason) == (Outcome.KNOWN_FAILURE, "bug: overwrites"), f"got {found}"
+
+
 def test_speeds_stand_in_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(throughput, "_BATCH_BYTES", 1 << 18)
     ended, _ = run_app("--backend", "memory", "--only", "throughput", "--report", str(tmp_path))

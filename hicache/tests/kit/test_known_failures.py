@@ -10,7 +10,15 @@ from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing import adapters
 from hicache.testing.contract import CONTRACT
-from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT, KnownFailure, read_known_failures
+from hicache.testing.plugin.causes import OUTDATED
+from hicache.testing.plugin.known_failures import (
+    KNOWN_FAILURES_FORMAT,
+    KnownFailure,
+    judged,
+    outdated,
+    read_known_failures,
+)
+from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import run, write_suite
 
 SHIPPED = sorted(Path(adapters.__path__[0], "known").glob("*.toml"))
@@ -32,7 +40,11 @@ link = ""
 WRONG = {
     "unknown clause": (("LOCK-3", "LOCK-99"), "id is 'LOCK-99'; expected a clause"),
     "a file is no test": (("properties/test_machines.py::*", "properties/test_machines.py"), r"failure\[1\].id is"),
-    "a test of no suite": (("properties/", "tests/"), r"failure\[1\].id is 'tests/test_machines.py::\*'; expected"),
+    "a test of no suite": (
+        ("properties/", "property/"),
+        r"failure\[1\].id is 'property/test_machines.py::\*'; expected",
+    ),
+    "the process of a stage": (("properties/test_machines.py::*", "properties::the process"), r"failure\[1\].id is"),
     "unknown kind": (('"bug"', '"oops"'), "kind is 'oops', known: unsupported, bug, future"),
     "no reason": (('"a tombstone is released"', '" "'), "reason is empty"),
     "missing field": (('kind = "bug"', ""), "kind is missing"),
@@ -69,6 +81,8 @@ def test_entries_come_in_order_with_their_place(tmp_path: Path) -> None:
         ("RANK-1", "distributed_tests"),
         ("FETCH-7", "distributed_tests"),
         ("properties/test_a.py::test_*", "properties"),
+        ("replay::generated trace", "replay"),
+        ("tests/test_mine.py::TestMine::*", ""),
     ],
 )
 def test_an_entry_must_cover_a_test_of_the_suite_that_its_clause_is_tested_in(entry_id: str, suite: str) -> None:
@@ -105,6 +119,23 @@ def test_a_list_that_ships_states_its_format(path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere\.toml"):
         read_known_failures(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "reason", "expected"),
+    [
+        ("replay::generated*", "POOL-1: lost", (Outcome.KNOWN_FAILURE, ("POOL-1",), "bug: it is broken")),
+        ("POOL-1", "POOL-1: lost", (Outcome.KNOWN_FAILURE, ("POOL-1",), "bug: it is broken")),
+        ("LOCK-1", "POOL-1: lost", (Outcome.FAILED, ("POOL-1",), "POOL-1: lost")),
+        ("replay::generated*", "", (Outcome.FAILED, (OUTDATED,), outdated("known.toml: entry 1"))),
+        ("REQ-4", "", (Outcome.PASSED, ("POOL-1",), "")),
+    ],
+)
+def test_what_an_entry_makes_of_a_replay(
+    entry_id: str, reason: str, expected: tuple[Outcome, tuple[str, ...], str]
+) -> None:
+    found = judged([_entry(entry_id)], "replay::generated trace", ("REQ-4",), ("POOL-1",), reason)
+    assert found == expected, f"{entry_id} and {reason!r}: expected {expected}, got {found}"
 
 
 TEST = "conformance/test_lock.py::test_split[full+swa/page16/lru]"
