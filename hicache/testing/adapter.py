@@ -389,7 +389,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         self._lacks("evict")
 
     def reset(self) -> None:
-        """Remove every node from the tree."""
+        """Remove every node from the tree, locked or not. Slots that the caller holds stay allocated."""
         self._lacks("reset")
 
     def step(self) -> None:
