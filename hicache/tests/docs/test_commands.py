@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,21 @@ import typer
 from typer.main import get_command
 
 from hicache.cli.app import app
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.cache_contract import _tests
+from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.plugin.profiles import PROFILES
+from hicache.testing.plugin.selection import undeclared
+from hicache.testing.report import Outcome
+from hicache.testing.report.coverage import LevelResult, Verdict, coverage
+from hicache.testing.report.matrix import overview
 from hicache.tests.docs.installation import Installation, shared_installation, write_user_files
 from hicache.tests.docs.pages import PAGES, ROOT, Block, blocks_of_pages, read_blocks
 from hicache.tests.docs.shorter import ENDS_WITH, NOT_RUN, SHORTER, shortened, why_not_run
+from hicache.tests.kit.suite_runs import execution, record
 
 BROKEN_CLAUSE = "MATCH-1"
 
@@ -116,6 +127,39 @@ def _unknown_of_hicache(words: list[str]) -> Iterator[str]:
 def test_a_word_that_does_not_exist_is_found(command: str, expected: list[str]) -> None:
     found = list(unknown_words(shlex.split(command)))
     assert found == expected, f"`{command}`: expected {expected}, found {found}"
+
+
+# A shortened verification requires no level, and so does not end as the whole one would.
+
+VERIFICATIONS = [
+    (block.place, command)
+    for block in BLOCKS
+    for command in block.commands
+    if not block.reason and re.match(r"hicache verify .*hicache\.testing\.adapters\.", command)
+]
+
+
+def device_if_all_passes(adapter: type[CacheAdapter]) -> LevelResult:
+    """The level device after a run of the conformance suite in which no test fails."""
+    executions = []
+    for name, test in sorted(_tests(["*"]).items()):
+        checks = next(mark.args[0] for mark in test.pytestmark if mark.name == "clause")  # type: ignore[attr-defined]
+        lacks = undeclared(checks, adapter)
+        outcome = Outcome.SKIPPED if lacks else Outcome.PASSED
+        executions.append(execution(*checks.clauses, name=name, outcome=outcome, lacks=lacks))
+    declared = tuple(one.name for one in adapter.capabilities)
+    run = replace(record(*executions), profile=adapter.profile, capabilities=declared)
+    return coverage(overview(run, CONTRACT)).of(Level.DEVICE)
+
+
+@pytest.mark.parametrize(("place", "command"), VERIFICATIONS, ids=lambda text: text[-60:])
+def test_a_verification_of_an_adapter_of_this_package_ends_with_0(place: str, command: str) -> None:
+    words = shlex.split(command)
+    device = device_if_all_passes(load_adapter(words[words.index("--adapter") + 1]))
+    is_verified = device.verdict is Verdict.VERIFIED
+    assert is_verified is not command.endswith("--require nothing"), (
+        f"{place}: `{command}`: {device}: expected --require nothing if it is not verified, and only then"
+    )
 
 
 # The reading of the pages, and the tables of what is shorter.
