@@ -157,7 +157,35 @@ def test_every_example_is_run_short_and_says_how_to_run_it() -> None:
         assert f"examples/{name}`." in text.partition('"""\n')[0], f"{name}: its docstring does not say how to run it"
 
 
-def test_an_example_of_tests_passes(tmp_path: Path) -> None:
+ADAPTERS = (
+    *("dictionary:DictionaryAdapter", "paged_dictionary:PagedDictionaryAdapter"),
+    *("paged_dictionary:InspectedDictionaryAdapter", "reference:ReferenceAdapter", "modelled:ModelledReference"),
+    *("blocks:BlockCacheAdapter", "offload:OffloadCacheAdapter"),
+)
+"""The adapters of this package that need no engine."""
+
+
+def test_an_example_of_tests_passes_for_each_adapter(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / TESTS).read_text(encoding="utf-8")
+    for adapter in ADAPTERS:
+        module, name = adapter.split(":")
+        used = f"from hicache.testing.adapters.{module} import {name} as DictionaryAdapter"
+        mine = text.replace("from hicache.testing.adapters.dictionary import DictionaryAdapter", used)
+        (tmp_path / f"test_{name}.py").write_text(mine, encoding="utf-8")
+    quiet = ("-p", "no:cacheprovider", "-W", "error", "-c", os.devnull, "--rootdir", str(tmp_path), "-rA", "-v")
+    # The suites run the other clauses of the class on the same adapters.
+    chosen = ("-k", "lock_on_the_root or an_empty_cache or not TestMyCache")
+    printed = run_python(tmp_path, "-m", "pytest", *quiet, *chosen, str(tmp_path))
+    for adapter in ADAPTERS:
+        name = adapter.partition(":")[2]
+        passed = {*re.findall(rf"^PASSED test_{name}\.py::(?:TestMyCache::)?(test_\w+)", printed, re.MULTILINE)}
+        door = {"test_a_prompt_that_was_inserted_is_found", "test_an_empty_cache_hits_nothing"} & passed
+        assert len(door) == 2 or "test_a_request_finds_what_an_earlier_one_computed" in passed, (
+            f"{adapter}: expected the tests of a door to pass, got {passed}:\n{printed}"
+        )
+
+
+def test_an_example_of_tests_runs_the_clauses_of_its_class(tmp_path: Path) -> None:
     quiet = ("-p", "no:cacheprovider", "-W", "error", "-c", os.devnull, "--rootdir", str(ROOT / "examples"))
     printed = run_python(tmp_path, "-m", "pytest", *quiet, str(ROOT / "examples" / TESTS))
     assert "hicache: 4 passed, 0 failed" in printed, f"the clauses of the class are checked, got:\n{printed}"
