@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 # tox looks for interpreters on PATH; pyenv keeps those that are not in use elsewhere.
 PYENV := $(or $(shell pyenv root 2>/dev/null),$(HOME)/.pyenv)
@@ -28,23 +28,27 @@ clean:
 	rm -rf .venv .tox build dist reports *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(BIN)/python:
-	@echo "Installing hicache and torch into .venv; the first time takes a minute or two."
+	@echo "Creating .venv."
 	@$(PYTHON) -m venv .venv
 
 # tox alone: its environment `install` installs the rest, while others run that need nothing of it.
 $(BIN)/tox: constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt tox
+	@echo "Installing tox into .venv."
+	$(INSTALL) tox
 	@touch $@
 
 # Each of these files says that .venv holds: the kit; what we work with; that and what runs models.
 .venv/kit: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[testing]'
+	@echo "Installing hicache[testing] into .venv: torch and what the kit imports."
+	$(INSTALL) --editable '.[testing]'
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[dev]'
+	@echo "Installing hicache[dev] into .venv: torch, what the kit imports, and tools."
+	$(INSTALL) --editable '.[dev]'
 	@touch .venv/kit $@
 
 .venv/models: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[dev,accuracy]'
+	@echo "Installing hicache[dev,accuracy] into .venv: torch, what the kit imports, tools, and what runs models."
+	$(INSTALL) --editable '.[dev,accuracy]'
 	@touch .venv/kit .venv/dev $@

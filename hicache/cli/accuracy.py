@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.progress_lines import progress_lines
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.imports import without_collection
 from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.testing.report.run import counted
 from hicache.testing.requirements import unsupported_transformers
 
 DTYPES = ("float32", "bfloat16")
@@ -120,9 +122,13 @@ def _check_options(adapter: str, dtype: str, ranks: int) -> None:
 def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
     """Run all passes, and print each when it has ended. Exits with 2 if the model or the cache cannot be used."""
     console = Console()
-    passes = []
+    passes: list[Any] = []
     try:
-        with TemporaryDirectory() as folder:
+        # A pass has no bar, on a terminal either.
+        with (
+            TemporaryDirectory() as folder,
+            progress_lines(lambda: f"{counted(len(passes), 'pass')} of the model ended", console),
+        ):
             for one in _suite("evaluation.trial").measure(adapter, **options, folder=Path(folder)):
                 console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
                 passes.append(one)

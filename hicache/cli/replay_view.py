@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hicache.cli.progress_lines import progress_lines
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, StorageOutcome, replay
 from hicache.testing.replay.page import figures
@@ -15,11 +19,22 @@ from hicache.testing.traces import Trace
 def replay_with_progress(
     console: Console, trace: Trace, adapter: type[CacheAdapter], settings: ReplaySettings
 ) -> ReplayOutcome:
-    """Replay the trace with a progress bar that counts requests."""
+    """Replay the trace with a bar that counts requests; without a terminal, with a line every ten seconds."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+    with (
+        Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar,
+        nullcontext() if console.is_terminal else progress_lines(partial(_state, bar), console),
+    ):
         task = bar.add_task("requests", total=None)
         return replay(trace, adapter, settings, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _state(bar: Progress) -> str:
+    """How far the replay is. Before and after the requests it reads the whole trace."""
+    done, total = next(((task.completed, task.total) for task in bar.tasks), (0, None))
+    if total is None:
+        return "reading the trace"
+    return f"{done:,.0f} of {total:,.0f} requests" + ("; computing what to compare with" if done == total else "")
 
 
 def show_outcome(console: Console, outcome: ReplayOutcome) -> None:

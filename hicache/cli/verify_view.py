@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import partial
 from threading import Event
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from hicache.cli.command import say
+from hicache.cli.progress_lines import progress_lines
 from hicache.cli.stage import INTERRUPTED, MOSTLY_WAITS, Stage, StageResult, terminable
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
@@ -42,6 +44,8 @@ def run_with_progress(
 ) -> list[StageResult]:
     """Run each stage with its own progress bar, and print a line with its verdict as it ends.
 
+    Without a terminal there is no bar, and a line every ten seconds says how far the stages are.
+
     `at_once`: how many run at a time; if several do, the one that mostly waits begins first. Ctrl-C ends the stages
     that run, and no other is started. `stops`: nor is one after a stage that failed.
     """
@@ -55,6 +59,7 @@ def run_with_progress(
     # No thread is left when this ends: a stage ends soon after it was interrupted.
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as bars,
+        nullcontext() if console.is_terminal else progress_lines(partial(_state, bars), console),
         terminable(),
         ThreadPoolExecutor(at_once) as threads,
     ):
@@ -97,6 +102,15 @@ def _run(stage: Stage, bars: Progress, interrupt: Event) -> StageResult:
     bars.remove_task(bar)
     say(bars.console, _line(result), style="red" if result.failed else None)
     return result
+
+
+def _state(bars: Progress) -> str:
+    """How far each stage is that runs."""
+    return "; ".join(
+        f"{bar.description}: {'starting' if bar.total is None else f'{bar.percentage:.0f} %'}"
+        + (f", {bar.fields['failures']}" if bar.fields["failures"] else "")
+        for bar in bars.tasks
+    )
 
 
 def _line(result: StageResult) -> str:
