@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import event, note, reject
+from hypothesis import event, reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 
@@ -24,7 +24,7 @@ from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
-from .small_caches import configurations, geometric, small_geometries, steps_transfers
+from .small_caches import configurations, drawn, geometric, small_geometries, steps_transfers
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -38,8 +38,7 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
         """Open an empty cache of a drawn configuration. A configuration that the adapter refuses is rejected."""
-        self.config: CacheConfig = data.draw(self.caches())
-        note(f"configuration: {self.config}")
+        self.config: CacheConfig = data.draw(drawn(self.caches()), label="configuration").config
         store = store_of(self.config)
         if store is not None:
             store.empty()

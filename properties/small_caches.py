@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 
 from hypothesis import strategies as st
 
@@ -24,6 +25,35 @@ from hicache.testing.storage.scripted import BACKEND
 from hicache.types import SHARED, Component, Namespace, StopPolicy
 
 NAMESPACE = st.sampled_from([SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(None, "a", None)])
+
+
+class Drawn:
+    """A drawn configuration, which a failure shows without its model and the fields that have their defaults."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.config = config
+
+    def __repr__(self) -> str:
+        return _told(self.config)
+
+
+@st.composite
+def drawn(draw: st.DrawFn, configs: st.SearchStrategy[CacheConfig]) -> Drawn:
+    """One of these configurations."""
+    return Drawn(draw(configs))
+
+
+def _told(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    defaults = {
+        one.name: one.default_factory() if callable(one.default_factory) else one.default for one in fields(value)
+    }
+    shown = {name: getattr(value, name) for name in defaults if name != "model"}
+    told = [f"{name}={_told(own)}" for name, own in shown.items() if own != defaults[name]]
+    return f"{type(value).__name__}({', '.join(told)})"
 
 
 @st.composite

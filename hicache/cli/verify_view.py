@@ -20,9 +20,10 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.coverage import Coverage, Verdict
+from hicache.testing.report.failure_text import failure_parts, frames_part
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
-from hicache.testing.report.run import RunRecord, counted, first_line
+from hicache.testing.report.run import RunRecord, counted
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 _MAX_CAUSES = 5
@@ -188,12 +189,13 @@ def _show_causes(causes: Sequence[Cause], console: Console) -> None:
     for cause in causes[:_MAX_CAUSES]:
         smallest = cause.failures[0]
         say(console, f"✗ {legible(cause.name)}, found by {cause.tests}", style="red")
-        if cause.clause is not None:
-            say(console, f"  {cause.clause.sentence}")
         if cause.also:
             say(console, f"  may also explain: {legible(', '.join(cause.also))}")
         say(console, f"  {legible(smallest.node_id)}")
-        say(console, f"  {first_line(legible(smallest.reason))}")
+        for number, part in enumerate((*failure_parts(smallest, CONTRACT), *frames_part(smallest))):
+            lines = part.lines if number == 0 else (f"{part.title}:", *part.lines)
+            say(console, "\n".join(f"  {line}" for line in lines))
+        say(console, "  to run it again:")
         say(console, f"  {legible(smallest.replay)}\n", style="cyan")
 
 

@@ -71,12 +71,23 @@ CALLED = Called()
 
 
 class Record:
-    """The last calls of one adapter, unformatted, and its last two snapshots. `is_inside`: a verb is being called."""
+    """The last calls of one adapter, unformatted, and its snapshots.
+
+    `before`, `after`: the last snapshot before the last call, and the last one after it. `is_inside`: a verb is being
+    called.
+    """
 
     def __init__(self) -> None:
         self.calls: deque[Call] = deque(maxlen=MAX_STEPS)
-        self.snapshots: deque[object] = deque(maxlen=2)
+        self.before: object = None
+        self.after: object = None
         self.is_inside = False
+
+    def called(self, call: Call) -> None:
+        """A call has ended. What was taken before it shows the tree before it."""
+        self.calls.append(call)
+        if self.after is not None:
+            self.before, self.after = self.after, None
 
 
 @cache
@@ -95,12 +106,12 @@ def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
 def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
     """What is known of a failure. `adapter`: the cache that was called last, or None when the test called none."""
     record = None if adapter is None else vars(adapter).get(_RECORD)
-    trees = [] if record is None else [tree_text(one) for one in record.snapshots if isinstance(one, Snapshot)]
+    before, after = (None, None) if record is None else (record.before, record.after)
     handles = Handles()
     return Evidence(
         steps=() if record is None else tuple(_step(call, handles) for call in record.calls),
-        before=trees[0] if len(trees) > 1 else "",
-        after=trees[-1] if trees else "",
+        before=tree_text(before) if isinstance(before, Snapshot) else "",
+        after=tree_text(after) if isinstance(after, Snapshot) else "",
         traceback="".join(_frames(raised.__traceback__)),
     )
 
@@ -126,12 +137,12 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
         try:
             answer = method(self, *arguments, **named)
         except Exception as error:
-            record.calls.append((name, arguments, named, error))
+            record.called((name, arguments, named, error))
             raise
         finally:
             record.is_inside = False
             DOING.call("")
-        record.calls.append((name, arguments, named, answer))
+        record.called((name, arguments, named, answer))
         return answer
 
     verb.__name__ = name
@@ -142,7 +153,7 @@ def _remembering(method: Callable[..., object]) -> Callable[..., object]:
     def snapshot(self: CacheAdapter) -> object:
         CALLED.note(self)
         taken = method(self)
-        _record_of(self).snapshots.append(taken)
+        _record_of(self).after = taken
         return taken
 
     return snapshot

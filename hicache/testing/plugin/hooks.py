@@ -196,7 +196,8 @@ class SuitePlugin:
             from hicache.testing.processes import end_if_forked
 
             end_if_forked(self._process)
-        report = yield
+        with _hidden_frames(item, call):
+            report = yield
         if tags is not None and call.when == "teardown":
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
@@ -205,13 +206,14 @@ class SuitePlugin:
         return report if tags is None else _without_secrets(report, item.config)
 
     def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
-        from hicache.testing.plugin.session import excuse, explain, forgive, outdate
+        from hicache.testing.plugin.session import excuse, explain, forgive, outdate, shown
 
         if call.excinfo is not None:
             explain(report, call.excinfo.value, tags.clauses)
         if report.failed and KNOWN_FAILURE in item.stash and _passed_anyway(report):
             outdate(report, item.stash[KNOWN_FAILURE])
         elif report.failed:
+            report.sections.extend(shown(report))
             report.sections.append(("replay", tags.replay))
             forgive(report, self.session().known)
             excuse(report, self.session().baseline)
@@ -305,6 +307,18 @@ def _processes_started() -> int:
     from hicache.testing.process_starts import process_starts
 
     return process_starts().count
+
+
+def _hidden_frames(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
+    """Hide the frames of the kit in the report of a failed test: of a suite, or with a driver of its own."""
+    is_ours = read_tags(item.user_properties) is not None or "hicache_driver" in getattr(item, "fixturenames", ())
+    if call.excinfo is None or not is_ours:
+        return nullcontext()
+    from hicache.testing.plugin.frames import hidden_frames, shows_all
+
+    if shows_all(item.config):
+        return nullcontext()
+    return hidden_frames(call.excinfo.value, item.path, item.config.rootpath)
 
 
 def _passed_anyway(report: pytest.TestReport) -> bool:

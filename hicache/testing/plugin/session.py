@@ -68,8 +68,10 @@ from hicache.testing.plugin.tags import (
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.plugin.workers import IDENTITY, LEFT_THREADS, Identity, Workers
 from hicache.testing.processes import left_threads
+from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report, write_run
+from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.report.gpu import GPU, NO_GPU, parts_run
 from hicache.testing.report.run import (
     NO_EVIDENCE,
@@ -399,11 +401,19 @@ def explain(report: pytest.TestReport, raised: BaseException, clauses: Sequence[
     its exceptions, with their notes, which hold the steps.
     """
     report.user_properties.append(to_property(causes_of(raised, clauses)))
-    report.user_properties.append((EVIDENCE, json.dumps(asdict(evidence(CALLED.adapter(), raised)))))
+    # The cache of a rank was in another process, which sent its evidence.
+    found = raised.evidence if isinstance(raised, RanksFailedError) else evidence(CALLED.adapter(), raised)
+    report.user_properties.append((EVIDENCE, json.dumps(asdict(found))))
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and hasattr(raised, "exceptions"):
         failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in members(raised)]
         crash.message = "\n\n".join([f"{len(failures)} failures in one test", *failures])
+
+
+def shown(report: pytest.TestReport) -> list[tuple[str, str]]:
+    """The sections of a failed test in the terminal: the clause, the last calls and the tree."""
+    parts = failure_parts(_execution(report.nodeid, [report]), CONTRACT)
+    return [(part.title, "\n".join(part.lines)) for part in parts if part.lines]
 
 
 def forgive(report: pytest.TestReport, known: Sequence[KnownFailure]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
+from hicache.testing.plugin.evidence import recorded
 from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of
@@ -24,7 +25,7 @@ class RankDriver(Driver):
     def __init__(self, adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld) -> None:
         own = config_on(config, world)
         self.world = world
-        super().__init__(adapter_type.on_rank(own, world), own)
+        super().__init__(recorded(adapter_type).on_rank(own, world), own)
 
     @property
     def rank(self) -> int:

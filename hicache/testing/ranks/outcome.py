@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache.errors import HiCacheError
+from hicache.testing.report.run import NO_EVIDENCE, Evidence
 
 RAISED = "raised:"
 """How the failure of a rank begins that raised an error."""
@@ -21,25 +22,33 @@ class Outcome:
     """`value`: what the rank's function returned. `failure`: why it did not return, with a traceback; or empty.
 
     `causes`: of the failure, as of a failed test; empty for an assertion of the test, and for what another rank caused.
+    `evidence`: of the failure, from the cache of this rank.
     """
 
     rank: int
     value: Any
     failure: str
     causes: tuple[str, ...] = ()
+    evidence: Evidence = NO_EVIDENCE
 
 
 def _brief(failure: str) -> str:
     """How a rank failed, in a line: the error that it raised, or how it ended and what it said first."""
     how, *words = failure.strip().splitlines()
-    told = words[-1:] if how == RAISED else words[:1]
+    told = _error(words)[:2] if how == RAISED else words[:1]
     return " ".join([how, *told]).removesuffix(":").strip()
+
+
+def _error(lines: Sequence[str]) -> list[str]:
+    """The lines of the error at the end of a traceback: those after its last frame."""
+    begin = max(number for number, line in enumerate(lines) if line.startswith("Traceback"))
+    return [line for line in lines[begin + 1 :] if line and not line[0].isspace()]
 
 
 class RanksFailedError(HiCacheError, AssertionError):
     """Some ranks failed. The message holds the traceback of each, of those that no other rank caused first.
 
-    `outcomes`: of all ranks, by rank. `causes`: of all failures.
+    `outcomes`: of all ranks, by rank. `causes`: of all failures. `evidence`: that of the rank that the message names.
     """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
@@ -47,6 +56,7 @@ class RanksFailedError(HiCacheError, AssertionError):
         head = f"{len(failed)} of {len(outcomes)} ranks failed: rank {failed[0].rank} {_brief(failed[0].failure)}"
         super().__init__("\n\n".join([head, *(f"rank {one.rank} {one.failure}" for one in failed)]))
         self.outcomes = tuple(outcomes)
+        self.evidence = failed[0].evidence
         self.causes = tuple(dict.fromkeys(cause for one in failed for cause in one.causes))
 
 

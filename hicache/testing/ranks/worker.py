@@ -22,6 +22,8 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from hicache.errors import RankError
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import DOING
+from hicache.testing.plugin.evidence import CALLED, evidence
+from hicache.testing.plugin.frames import format_visible
 from hicache.testing.processes import end_if_forked, end_running_children, left_threads
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
@@ -137,7 +139,7 @@ def raised(rank: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised this error."""
     # A rank that another one left alone is not the cause. What an assertion is about, the test says.
     causes = () if isinstance(error, RankError) else causes_of(error, ())
-    return Outcome(rank, None, f"{RAISED}\n{''.join(traceback.format_exception(error))}", causes)
+    return Outcome(rank, None, f"{RAISED}\n{''.join(format_visible(error))}", causes, evidence(CALLED.adapter(), error))
 
 
 def _left_running(rank: int) -> Outcome | None:

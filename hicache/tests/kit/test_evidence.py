@@ -79,6 +79,22 @@ def test_the_tree_is_shown_before_and_after_the_last_step() -> None:
     assert "device full" in found.after, f"expected what is on the device, got {found.after}"
 
 
+def test_the_tree_before_is_the_one_before_the_last_call() -> None:
+    config = quick_configurations(ReferenceAdapter.capabilities)[0]
+    adapter = recorded(ReferenceAdapter)(config)
+    adapter.snapshot()
+    adapter.allocate(config.page_size)
+    adapter.snapshot()
+    adapter.step()
+    before = [evidence(adapter, AssertionError("no"))]
+    for _ in range(2):
+        adapter.snapshot()
+        before.append(evidence(adapter, AssertionError("no")))
+    adapter.close()
+    found = [(bool(one.before), bool(one.after)) for one in before]
+    assert found == [(True, False), (True, True), (True, True)], f"none was taken after the last call at first: {found}"
+
+
 OWN = """
 @clause("KEY-1", page_sizes={16})
 def test_of_two_caches(driver, hicache_driver):

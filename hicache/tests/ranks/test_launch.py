@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from hicache.errors import InvariantError
+from hicache.testing.configurations import quick_configurations
+from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import MAX_OUTPUT
+from hicache.testing.plugin.evidence import recorded
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, SILENT, START_METHOD, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
-from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING
+from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING, raised
 from hicache.testing.ranks.world import Mesh, RankWorld
+from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
 
@@ -86,6 +91,7 @@ def test_all_errors_are_reported(launch: Launch) -> None:
 def test_what_a_rank_raised_or_how_it_ended_is_the_cause() -> None:
     left_alone = Outcome(0, None, f"{RAISED}\nTraceback\nRankError: rank 1 had ended")
     broken = Outcome(1, None, f"{RAISED}\nTraceback\nViolationError: REQ-3: zeros", ("REQ-3",))
+    lines = f"{RAISED}\nTraceback\n  File\nViolationError: RANK-1: got:\n-root\n"
     died = Outcome(
         2, None, "ended with code -11 and left no outcome:\nFatal Python error: Segmentation fault\n", (ENDED,)
     )
@@ -95,12 +101,28 @@ def test_what_a_rank_raised_or_how_it_ended_is_the_cause() -> None:
             [left_alone, died]
         ),
         "rank 0 raised: RankError: rank 1 had ended": RanksFailedError([left_alone]),
+        "rank 3 raised: ViolationError: RANK-1: got: -root": RanksFailedError([replace(broken, rank=3, failure=lines)]),
     }
     for told, error in found.items():
         first = str(error).splitlines()[0]
         assert first.endswith(told), f"expected the rank that is the cause, {told!r}, got {first!r}"
     causes = [causes_of(error, ("HOST-6",)) for error in found.values()]
-    assert causes == [("REQ-3",), (ENDED,), ("HOST-6",)], f"got {causes}"
+    assert causes == [("REQ-3",), (ENDED,), ("HOST-6",), ("REQ-3",)], f"got {causes}"
+
+
+def test_the_calls_of_a_rank_are_in_its_outcome_without_frames_of_the_kit() -> None:
+    config = quick_configurations(FlatCache.capabilities)[0]
+    driver = Driver(recorded(FlatCache)(config), config)
+    slots = driver.allocate(config.page_size)
+    assert slots is not None, "expected slots in an empty cache"
+    driver.adapter.free(slots)
+    with pytest.raises(InvariantError) as caught:
+        driver.allocate(config.page_size)
+    outcome = raised(0, caught.value)
+    calls = [step.verb for step in RanksFailedError([outcome]).evidence.steps]
+    assert calls == ["allocate", "free", "allocate"], f"expected those of the cache, got {calls}"
+    assert "test_launch.py" in outcome.failure, f"expected the frame of the test, got {outcome.failure}"
+    assert "driver.py" not in outcome.failure, f"expected no frame of the kit, got {outcome.failure}"
 
 
 def test_a_process_tells_the_cause(launch: Launch) -> None:

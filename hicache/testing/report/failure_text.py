@@ -1,0 +1,107 @@
+"""The text of one failure, for a terminal: the clause, expected and got, the last calls, and the tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from hicache.testing.contract import Clause
+from hicache.testing.report.legible import legible
+from hicache.testing.report.run import Execution, Step, counted, first_line
+
+WIDTH = 78
+"""The columns of a line: a command may indent the lines by two, and they still fit a terminal of 80 columns."""
+
+MAX_STEPS = 20
+MAX_NODES = 20
+_MAX_LINES = 4
+"""The lines of one step, of one node and of each part of a message."""
+
+_MAX_FRAMES = 12
+"""The last lines of a traceback that are shown."""
+
+LEGEND = "(elements (tokens), then the components with data on each tier; [n]: n locks)"
+"""What stands in the line of a node."""
+
+MARK = "✗"
+"""Marks the last call: the check that failed came right after it, or it raised."""
+
+_EXPECTED = re.compile(r"(?:(?P<at>.+?): )?expected (?P<expected>.+?), got (?P<got>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some lines of the text, with their title."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[Part]:
+    """The parts of the text of a failure. No line is wider than WIDTH, and the number of lines is bounded."""
+    evidence = failure.evidence
+    broken = [clauses[one] for one in failure.causes if one in clauses]
+    sentences = [line for clause in broken for line in wrap(clause.sentence, WIDTH)]
+    yield Part(", ".join(failure.causes), (*sentences, *_message(failure, broken)))
+    if evidence.steps:
+        shown = evidence.steps[-MAX_STEPS:]
+        yield Part(f"the last {counted(len(shown), 'call')} of the cache", tuple(_steps(shown, evidence.steps)))
+    trees = {"the tree before the last call": evidence.before, "the tree after the last call": evidence.after}
+    if evidence.before == evidence.after:
+        trees = {"the tree, the same before and after the last call": evidence.after}
+    for title, tree in trees.items():
+        if tree:
+            yield Part(title, (LEGEND, *_tree(tree)))
+
+
+def frames_part(failure: Execution) -> Iterator[Part]:
+    """The last lines of the traceback of the adapter, where there is one; pytest shows it without this."""
+    lines = legible(failure.evidence.traceback).splitlines()
+    if lines:
+        shown = [line for long in lines[-_MAX_FRAMES:] for line in _fitted(long, "    ")]
+        yield Part("where the adapter raised", tuple(shown))
+
+
+def _message(failure: Execution, broken: Sequence[Clause]) -> Iterator[str]:
+    """What was expected and what came, where the message says so; else its first line."""
+    message = legible(failure.reason)
+    named = [part for clause in broken if (part := message.partition(f"{clause.id}: ")[2])]
+    text, _, rest = (named[0] if named else first_line(message)).partition("\n")
+    if text.endswith(":"):
+        # What follows belongs to it, such as the lines in which two ranks differ.
+        text = "\n".join([text, *rest.split("\n\n")[0].splitlines()[:_MAX_LINES]])
+    found = _EXPECTED.fullmatch(text)
+    parts = found.groupdict() if found else {"": text}
+    for name, part in parts.items():
+        lines = [line for one in (part or "").splitlines() for line in _fitted(one, "  ")]
+        yield from (f"{name}: {line}" if name and not number else line for number, line in enumerate(lines))
+
+
+def _steps(shown: Sequence[Step], recorded: Sequence[Step]) -> Iterator[str]:
+    """A call on a line, or on a few; the last one is marked."""
+    if left_out := len(recorded) - len(shown):
+        yield f"  … {counted(left_out, 'earlier call')} are left out"
+    for number, step in enumerate(shown, start=1):
+        answer = "" if step.answer == "None" else f" = {step.answer}"
+        sign = MARK if number == len(shown) else " "
+        yield from _fitted(f"{sign} {step.verb}({step.arguments}){answer}", " " * 6)
+
+
+def _tree(tree: str) -> Iterator[str]:
+    lines = tree.splitlines()
+    for line in lines[:MAX_NODES]:
+        yield from _fitted(line, " " * 6)
+    if len(lines) > MAX_NODES:
+        yield f"… {counted(len(lines) - MAX_NODES, 'more line')}"
+
+
+def _fitted(line: str, indent: str) -> Iterator[str]:
+    """The line, in as many as it needs to fit, up to _MAX_LINES; the lines after the first are indented."""
+    text = legible(line)
+    yield from (
+        [text]
+        if len(text) <= WIDTH
+        else wrap(text, WIDTH - 12, subsequent_indent=indent, max_lines=_MAX_LINES, placeholder=" …")
+    )
