@@ -17,7 +17,14 @@ from hicache.types import Pool, Tier
 from .answers import GATES
 from .cache_setup import OpenCache
 from .engine.engine import Hits
-from .evaluation.comparison import ComparedPass, differences, missing_hits, missing_partial_hits, same_chunks
+from .evaluation.comparison import (
+    ComparedPass,
+    differences,
+    missing_hits,
+    missing_partial_hits,
+    same_chunks,
+    untested_tasks,
+)
 from .evaluation.documents import FOLDER
 from .evaluation.evaluate import ScoredPass
 from .evaluation.page import meaning, render_page
@@ -152,9 +159,16 @@ def test_the_traceback_of_another_process_is_reported(adapter_path: str, open_ca
 
 
 def trial(
-    adapter_path: str, open_cache: OpenCache, folder: Path, documents: int, *, chats: bool, controls: bool
+    adapter_path: str,
+    open_cache: OpenCache,
+    folder: Path,
+    documents: int,
+    *,
+    chats: bool,
+    controls: bool,
+    size: CacheSize = SMALL_SIZE,
 ) -> Trial:
-    subject = Subject("window", ("copying",), None, documents, torch.float32, "cpu", chats, SMALL_SIZE, adapter_path)
+    subject = Subject("window", ("copying",), None, documents, torch.float32, "cpu", chats, size, adapter_path)
     return Trial(subject, subject.passes(open_cache, folder), 1, controls)
 
 
@@ -174,9 +188,24 @@ def test_a_trial_goes_through_every_pass(chats: bool, adapter_path: str, open_ca
     assert passes[2].wait_share is not None, "expected a share of waiting time for prompts that were computed once"
     html = page(passes)
     assert "Every pass agrees with the first one" in html, "expected the verdict on the page"
+    assert not untested_tasks(passes), f"expected hits of every task, {untested_tasks(passes)} had none"
     assert all(f"<th>{name}</th>" in html for name in TRIAL_PASSES), f"expected a row for each of {TRIAL_PASSES}"
     untold = [name for name in TRIAL_PASSES if meaning(name) not in html]
     assert not untold, f"expected the meaning of each pass on the page, {untold} lack it"
+
+
+@clause(needs=(Capability.STORAGE,))
+def test_a_task_whose_prompts_never_hit_does_not_agree_but_tested_nothing(
+    adapter_path: str, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    size = replace(SMALL_SIZE, page_size=256, chunk_tokens=256)
+    passes = list(trial(adapter_path, open_cache, tmp_path, 1, chats=False, controls=False, size=size).run())
+    hits = [one.hits.total for one in passes]
+    assert not any(hits), f"expected prompts that are shorter than a page of 256 tokens, got hits of {hits}"
+    assert untested_tasks(passes) == ["copying"], f"expected copying, got {untested_tasks(passes)}"
+    html = page(passes)
+    assert "No task was tested" in html, "expected the verdict that nothing was tested"
+    assert "agrees with the first<br>" not in html, "expected no pass to agree, as none read from the cache"
 
 
 @clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))

@@ -184,3 +184,8 @@ def _wait_share(first: ScoredPass, later: ScoredPass) -> float | None:
         if not one.hits.total and other.hits.total
     ]
     return sum(other for _, other in pairs) / sum(one for one, _ in pairs) if pairs else None
+
+
+def untested_tasks(passes: Sequence[ComparedPass]) -> list[str]:
+    """The tasks and groups without a hit in any pass: nothing was read from a cache, so equal answers show nothing."""
+    return [name for name in passes[0].parts if not any(one.parts[name].hits.total for one in passes)]

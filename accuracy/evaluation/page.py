@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hicache.testing.report.pages import templates
 
-from .comparison import ComparedPass
+from .comparison import ComparedPass, untested_tasks
 
 MEANINGS: Mapping[str, str] = {
     r"first": "Asks every prompt with a cold cache. All other passes are compared with this one.",
@@ -33,4 +33,5 @@ def render_page(title: str, settings: Mapping[str, str], passes: Sequence[Compar
     """The report, one self-contained HTML page: scores, hits by tier, waiting times, and the divergence of tokens."""
     template = templates(Path(__file__).parent / "templates").get_template("accuracy.html")
     meanings = {one.name: meaning(one.name) for one in passes}
-    return template.render(title=title, settings=settings, passes=passes, meanings=meanings)
+    untested = untested_tasks(passes)
+    return template.render(title=title, settings=settings, passes=passes, meanings=meanings, untested=untested)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.command import REFERENCE, adapter_class, say, say_table
 from hicache.cli.progress_lines import progress_lines
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
@@ -83,7 +83,8 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     Exit code:
     - 0: every pass agrees with the first one.
-    - 1: a pass differs by more than the gates allow, has too few hits, or does not notice the loss of a component.
+    - 1: a pass differs by more than the gates allow, has too few hits, or does not notice the loss of a component; or
+      no task had a hit in any pass, so that nothing was tested.
     - 2: the model, a task or the cache cannot be used.
     """
     _check_options(adapter, dtype, ranks)
@@ -155,18 +156,24 @@ def _suite(name: str) -> Any:
 
 
 def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report: Path) -> None:
-    """Write the page and show the passes. Exits with 1 if one of them has a problem."""
+    """Write the page and show the passes. Exits with 1 if one of them has a problem, or if no task was tested."""
     console = Console()
     report.mkdir(parents=True, exist_ok=True)
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}
     page.write_text(_suite("evaluation.page").render_page(title, words, passes), encoding="utf-8")
-    console.print(_pass_table(passes))
-    console.print(_task_table(passes))
+    say_table(console, _pass_table(passes))
+    say_table(console, _task_table(passes))
     for problem in (problem for one in passes for problem in one.problems):
         say(console, problem, style="red")
+    untested = _suite("evaluation.comparison").untested_tasks(passes)
+    for name in untested:
+        say(console, f"{name}: nothing was tested: its prompts had no hit in any pass", style="yellow")
+    is_vacuous = len(untested) == len(passes[0].parts)
+    if is_vacuous:
+        say(console, "no task was tested: try a smaller --page-size", style="red")
     say(console, f"report: {page}")
-    if any(one.problems for one in passes):
+    if is_vacuous or any(one.problems for one in passes):
         raise typer.Exit(1)
 
 

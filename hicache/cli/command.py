@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from hicache.storage.secrets import redacted
 from hicache.testing.adapter import CacheAdapter
@@ -34,3 +36,13 @@ def include_this_folder() -> None:
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Print the text without secrets: no markup, no highlighting, no line break inside a path or a command."""
     console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+UNLIMITED = 1 << 16
+"""Columns of a terminal that cuts nothing."""
+
+
+def say_table(console: Console, table: Table) -> None:
+    """Print a table with every cell whole. Its lines may be longer than those of a terminal, which then wraps them."""
+    table.width = Measurement.get(console, console.options.update(max_width=UNLIMITED), table).maximum
+    console.print(table, crop=False)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hicache.cli.command import say_table
 from hicache.cli.progress_lines import progress_lines
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, StorageOutcome, replay
@@ -39,10 +40,10 @@ def _state(bar: Progress) -> str:
 
 def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
     """Print tables: totals with rates to compare with, both parts if there is storage, and latencies per verb."""
-    console.print(_totals(outcome))
+    say_table(console, _totals(outcome))
     if outcome.storage is not None:
-        console.print(_parts(outcome.storage))
-    console.print(_latencies(outcome))
+        say_table(console, _parts(outcome.storage))
+    say_table(console, _latencies(outcome))
 
 
 def _totals(outcome: ReplayOutcome) -> Table:

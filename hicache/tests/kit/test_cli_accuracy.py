@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from rich.table import Table
+from typer import Exit
 from typer.testing import CliRunner
 
 from hicache.cli import accuracy
 from hicache.cli.app import app
+from hicache.cli.command import say_table
 
 
 def refused(*options: str) -> str:
@@ -43,7 +49,7 @@ def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
 
 def measured(name: str, score: float, hits: int, parts: Mapping[str, Any]) -> Any:
     """The figures of a pass or of a task in it."""
-    tiers = SimpleNamespace(device=hits, host=2 * hits, storage=0)
+    tiers = SimpleNamespace(device=hits, host=2 * hits, storage=0, total=3 * hits)
     scores = {"recall acc": score}
     forwards = SimpleNamespace(forwards=4, tokens=1000, padding=hits)
     figures = {
@@ -53,6 +59,8 @@ def measured(name: str, score: float, hits: int, parts: Mapping[str, Any]) -> An
         "seconds": 0.5,
         "wait_share": None,
         "problems": (),
+        "computed_tokens": 0,
+        "tokens_by_nats": {"0": 1},
     }
     return SimpleNamespace(name=name, scores=scores, hits=tiers, parts=parts, **figures)
 
@@ -82,6 +90,58 @@ def test_each_pass_and_each_task_in_it_has_its_figures() -> None:
     assert rows(accuracy._task_table(passes)) == expected, (
         f"expected {expected}, got {rows(accuracy._task_table(passes))}"
     )
+
+
+@pytest.mark.parametrize(
+    ("hits", "code", "told"),
+    [
+        ({"recall": 0, "copying": 0}, 1, "no task was tested"),
+        ({"recall": 0, "copying": 8}, 0, "recall: nothing was tested: its prompts had no hit in any pass"),
+        ({"recall": 8, "copying": 8}, 0, None),
+    ],
+    ids=["no task", "one of two", "all"],
+)
+def test_a_task_without_hits_is_not_said_to_agree(
+    hits: Mapping[str, int], code: int, told: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    parts = {name: measured("host", 1.0, count, {}) for name, count in hits.items()}
+    passes = [measured(name, 1.0, sum(hits.values()), parts) for name in ("first", "host")]
+    given = exit_code(lambda: accuracy._report(passes, "title", {}, tmp_path))
+    assert given == code, f"{hits}: expected exit code {code}, got {given}"
+    shown, page = capsys.readouterr().out, (tmp_path / "accuracy.html").read_text(encoding="utf-8")
+    assert (told or "") in shown, f"expected {told!r}, got {shown}"
+    untested = [name for name, count in hits.items() if not count]
+    for text in (shown, page):
+        named = [name for name in hits if f"{name}: nothing was tested" in text]
+        assert named == untested, f"expected {untested} as not tested, got {named}"
+    is_vacuous = len(untested) == len(hits)
+    assert ("No task was tested" in page) == is_vacuous, f"{hits}: expected the verdict, got {page}"
+    assert ("agrees with the first<br>" in page) != is_vacuous, f"{hits}: expected the verdict, got {page}"
+
+
+def exit_code(report: Callable[[], None]) -> int:
+    """The exit code of a command that ends with this report."""
+    try:
+        report()
+    except Exit as end:
+        return end.exit_code
+    return 0
+
+
+@pytest.mark.parametrize("width", [40, 80, 110, 400])
+def test_no_cell_of_a_table_is_cut_whatever_the_width(width: int) -> None:
+    name = "2 ranks: lost pages of a prompt"
+    hits = 123_456_789
+    passes = [measured(one, 0.5, hits, {"recall": measured(one, 0.5, hits, {})}) for one in ("first", name)]
+    for table in (accuracy._pass_table(passes), accuracy._task_table(passes)):
+        written = StringIO()
+        say_table(Console(file=written, width=width), table)
+        shown = written.getvalue()
+        lines = [re.split("[│┃]", line) for line in shown.splitlines() if line[0] in "│┃"]
+        cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
+        headings = [str(column.header) for column in table.columns]
+        assert cells == [headings, *rows(table)], f"in {width} columns: expected every cell on one line, got {shown}"
 
 
 def rows(table: Table) -> list[list[Any]]:
