@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Ticket:
 class SglangHostVerbs(HostVerbs):
     """The verbs of the host tier, over SGLang's `cache`. `found`: the last match, by its node."""
 
+    host_pools_type: ClassVar[type[SglangHostPools]] = SglangHostPools
     cache: Any
     config: CacheConfig
     base: Any
@@ -78,7 +79,7 @@ class SglangHostVerbs(HostVerbs):
         self.cache.load_back_threshold = host.load_back_threshold_tokens
         if host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE:
             self.cache.write_through_threshold = 1 + host.selective_hits
-        self.host_pools = SglangHostPools(self.config, host, self.cache.host_pool_group)
+        self.host_pools = self.host_pools_type(self.config, host, self.cache.host_pool_group)
         self.tickets: list[Ticket] = []
 
     def step(self) -> None:

@@ -40,15 +40,7 @@ class SglangPools:
     """
 
     def __init__(self, config: CacheConfig, swa_options: Mapping[str, Any]) -> None:
-        unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
-        if unknown:
-            raise ConfigurationError(f"{sorted(unknown)}: not supported on SGLang")
-        if config.device != "cpu":
-            raise ConfigurationError(f"device {config.device!r}: SGLang is supported on 'cpu' only")
-        if config.model is not None and config.model.is_mla:
-            raise ConfigurationError("is_mla True: pools of MLA models are not supported on SGLang")
-        if config.host is not None and {SWA, MAMBA} <= set(config.components):
-            raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
+        self.refuse(config)
         self.config = config
         self._swa_options = swa_options
         self._model = HybridModel.of(config.model)
@@ -59,6 +51,18 @@ class SglangPools:
         self.free_lists = self._free_lists()
         self.buffers = self._buffers(kv)
         self.roots = self._roots(kv)
+
+    def refuse(self, config: CacheConfig) -> None:
+        """Raise ConfigurationError for a configuration that these pools do not support."""
+        unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
+        if unknown:
+            raise ConfigurationError(f"{sorted(unknown)}: not supported on SGLang")
+        if config.device != "cpu":
+            raise ConfigurationError(f"device {config.device!r}: SGLang is supported on 'cpu' only")
+        if config.model is not None and config.model.is_mla:
+            raise ConfigurationError("is_mla True: pools of MLA models are not supported on SGLang")
+        if config.host is not None and {SWA, MAMBA} <= set(config.components):
+            raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
 
     def allocate(self, tokens: int) -> Slots | None:
         """Allocate slots of whole pages, with SWA partners, or None."""
@@ -243,7 +247,7 @@ def _free_pages(allocator: Any) -> Slots:
 
 
 class SglangHostPools:
-    """Shows and reads host pools after they were opened.
+    """Shows and reads host pools after they were opened. `group`: SGLang's host pools, by name.
 
     SGLang opens host pools only with at least the device's capacity, in one ratio for all: the excess slots are
     allocated at once and stay allocated. SGLang's host slots start at 0, as it needs no padding slot; they are shown
@@ -253,6 +257,7 @@ class SglangHostPools:
     def __init__(self, config: CacheConfig, host: HostConfig, group: Any) -> None:
         self._config = config
         self._host = host
+        self.group = group
         self._pools = {name: group.get_pool(NAMES[name]) for name in config.components}
         self.reserve()
 

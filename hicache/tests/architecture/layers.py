@@ -33,7 +33,7 @@ REFERENCE = "hicache.testing.adapters.reference"
 RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
-    *(f"hicache.testing.adapters.sglang_{name}" for name in ("host", "pools", "ranks", "view", "workers")),
+    *(f"hicache.testing.adapters.sglang_{name}" for name in ("dsa", "host", "pools", "ranks", "view", "workers")),
 )
 MINI_SGLANG = ("hicache.testing.adapters.mini_sglang", "hicache.testing.adapters.mini_sglang_import")
 VLLM = ("hicache.testing.adapters.vllm", "hicache.testing.adapters.vllm_connector")

@@ -17,8 +17,10 @@ from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.integrations import sglang
 from hicache.integrations.sglang import KV, HostPoolPages
-from hicache.storage.base import BATCH_PAGES, StorageBackend
-from hicache.testing.adapters import sglang_pages
+from hicache.storage.base import BATCH_PAGES
+from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.service import MetadataService
+from hicache.testing.adapters import sglang_dsa, sglang_pages
 from hicache.testing.adapters.sglang_import import sglang_version
 from hicache.testing.adapters.sglang_pages import GatedPages
 from hicache.testing.configurations import standard_configurations
@@ -232,6 +234,14 @@ RELEASES = ADAPTERS["sglang"]
 
 def options_of(backend: str, folder: Path) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
     """The name of a backend and its options, in a folder or on an engine that runs as long as the generator."""
+    if backend == "hf3fs":
+        with (
+            closing(Catalogue(folder / "metadata")) as catalogue,
+            closing(MetadataService(catalogue)) as service,
+        ):
+            service.start()
+            yield backend, {"root": str(folder), "capacity_pages": 100, "metadata_url": service.url}
+        return
     if backend not in ENGINES:
         yield backend, {"root": str(folder), **({"capacity_slots": 1_000} if backend == "slotfile" else {})}
         return
@@ -242,11 +252,14 @@ def options_of(backend: str, folder: Path) -> Generator[tuple[str, Mapping[str, 
         yield engine.backend, process.options
 
 
-@pytest.fixture(params=["slotfile", "file", *ENGINES])
+@pytest.fixture(params=["slotfile", "file", "hf3fs", *ENGINES])
 def open_cache(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Driver]]:
-    """Opens SGLang's cache over a backend: `open_cache("full+swa")`. The class that SGLang opens is the public one."""
+    """Opens SGLang's cache over a backend: `open_cache("full+swa")`. The class that SGLang opens is the public one.
+
+    `full+indexer` is a model with DSA: latents of MLA, and an indexer as a sidecar.
+    """
     version = sglang_version() or "none"
     if version not in RELEASES:
         pytest.skip(f"it needs a release of SGLang that has an adapter; {version} is installed")
@@ -255,14 +268,20 @@ def open_cache(
     caches: list[Driver] = []
 
     def open_one(components: str) -> Driver:
+        kind = adapter
+        if has_indexer := components == DSA:
+            if version not in sglang_dsa.ADAPTERS:
+                pytest.skip(f"it needs a release of SGLang with a host pool for an indexer; {version} is installed")
+            kind, components = sglang_dsa.ADAPTERS[version], "full"
         configs = standard_configurations(adapter.capabilities)
         config = next(
             one for one in configs if one.storage and one.name.startswith(f"{components}/page16/lru/write_through")
         )
+        config = sglang_dsa.with_dsa(config) if has_indexer else config
         assert config.storage is not None, "the configuration has a storage tier"
         tier = replace(config.storage, backend=name, options=options, executor=ExecutorKind.THREADED)
         config = replace(config, storage=tier)
-        caches.append(Driver(adapter(config), config))
+        caches.append(Driver(kind(config), config))
         return caches[-1]
 
     given = options_of(request.param, tmp_path)
@@ -273,7 +292,10 @@ def open_cache(
     given.close()
 
 
-@pytest.mark.parametrize("components", ["full", "full+swa", "full+mamba"])
+DSA = "full+indexer"
+
+
+@pytest.mark.parametrize("components", ["full", "full+swa", "full+mamba", DSA])
 def test_a_server_reads_what_another_one_has_stored(open_cache: Callable[..., Driver], components: str) -> None:
     writer = open_cache(components)
     key = writer.key(writer.prompt((1, 2, 3, 4)))
@@ -282,6 +304,8 @@ def test_a_server_reads_what_another_one_has_stored(open_cache: Callable[..., Dr
     writer.check()
     stored = writer.adapter.storage_keys("kv", key)
     assert len(set(stored)) == 4, f"a key for each page, got {stored}"
+    for pool in (KV, *writer.config.sidecars):
+        assert held(writer, pool) == [True] * 4, f"the backend has each page of {pool}"
     reader = open_cache(components)
     ticket = reader.prefetch(key)
     assert ticket is not None, "FETCH-1: the prompt is not too short"
@@ -294,18 +318,18 @@ def test_a_server_reads_what_another_one_has_stored(open_cache: Callable[..., Dr
     reader.check()
 
 
-def held(cache: Driver) -> list[bool]:
-    """Whether the backend has each page of a prompt."""
+def held(cache: Driver, pool: str) -> list[bool]:
+    """Whether the backend has each page of a prompt in a pool that stores all of them."""
     adapter: Any = cache.adapter
     keys = adapter.storage_keys(KV, cache.key(cache.prompt((1, 2, 3, 4))))
-    backend: StorageBackend = adapter.cache.cache_controller.storage_backend.backend
-    return backend.has([key.partition("/")[2] for key in keys])
+    pages: HostPoolPages = adapter.cache.cache_controller.storage_backend
+    return pages.backend.has(pages.names(pool, [key.rpartition("/")[2] for key in keys]))
 
 
 def test_a_clear_of_the_cache_clears_the_backend(open_cache: Callable[..., Driver]) -> None:
     cache = open_cache("full")
     cache.put(cache.key(cache.prompt((1, 2, 3, 4))))
     cache.drain()
-    assert held(cache) == [True] * 4, "the keys that SGLang asks for are those of the backend"
+    assert held(cache, KV) == [True] * 4, "the keys that SGLang asks for are those of the backend"
     assert cache.clear_storage(), "the backend is cleared"
-    assert held(cache) == [False] * 4, "no page is left"
+    assert held(cache, KV) == [False] * 4, "no page is left"
