@@ -71,7 +71,7 @@ from hicache.types import (
     Sizes,
     Slots,
     Tier,
-    Tokens,
+    TokenIds,
     TransferKind,
     TransferPhase,
 )
@@ -279,8 +279,12 @@ class UnifiedRadixCache:
 
     # Keys.
 
-    def key(self, tokens: Tokens, namespace: Namespace | None = None) -> RadixKey:
-        """The whole pages of a prompt as this cache's key. Tokens: int32, [n]. None is the namespace of all others."""
+    def key(self, tokens: TokenIds, namespace: Namespace | None = None) -> RadixKey:
+        """The whole pages of a prompt as this cache's key. None is the namespace of all others.
+
+        `tokens`: [n], a list, an array or a tensor in CPU memory, of integers from 0 to 2**31 - 1. KeyFormError names
+        the first that is no such id.
+        """
         found = SHARED if namespace is None else namespace
         return RadixKey.of(tokens, found, self.config.page_size, self.config.bigram)
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hicache.errors import KeyFormError
-from hicache.types import Namespace, Tokens
+from hicache.types import Namespace, TokenIds, Tokens
 
 TOKEN_BYTES = 4
 TOKEN_TYPE = np.dtype(np.int32)
+LARGEST_TOKEN = 2**31 - 1
+ALLOWED = f"token ids are integers from 0 to {LARGEST_TOKEN}"
 
 
 def encode_namespace(namespace: Namespace) -> bytes:
@@ -40,19 +45,79 @@ class RadixKey:
             raise KeyFormError(f"a key is bytes in a Namespace, got {type(self.data).__name__} in {self.namespace!r}")
 
     @classmethod
-    def of(cls, tokens: Tokens, namespace: Namespace, page_size: int, bigram: bool) -> RadixKey:
-        """Cut tokens (int32, [n]) to whole pages of elements. Raises KeyFormError on another shape or dtype."""
-        require_tokens(tokens)
-        elements = np.stack((tokens[:-1], tokens[1:]), axis=1) if bigram and len(tokens) else tokens
+    def of(cls, tokens: TokenIds, namespace: Namespace, page_size: int, bigram: bool) -> RadixKey:
+        """Cut tokens, [n], to whole pages of elements. Raises KeyFormError for what `token_ids` refuses."""
+        ids = token_ids(tokens)
+        elements = np.stack((ids[:-1], ids[1:]), axis=1) if bigram and len(ids) else ids
         whole = len(elements) // page_size * page_size
         return cls(elements[:whole].astype("<i4", copy=False).tobytes(), namespace)
 
 
-def require_tokens(tokens: object) -> None:
-    """Raise KeyFormError unless tokens are int32 of one dimension."""
-    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype != TOKEN_TYPE:
-        form = f"{tokens.dtype} of shape {tokens.shape}" if isinstance(tokens, np.ndarray) else repr(tokens)
-        raise KeyFormError(f"tokens must be int32 of one dimension, got {form}")
+def token_ids(tokens: TokenIds) -> Tokens:
+    """Token ids as int32, [n]. An int32 array is returned as it is.
+
+    `tokens`: a list or a tuple of integers, or an array of integers of any width, [n]; also one of another library
+    that NumPy can read, such as a tensor of torch in CPU memory. Raises KeyFormError, with the position, the value and
+    its type, for an id that is no integer from 0 to 2**31 - 1: no id is cut.
+    """
+    if (
+        isinstance(tokens, np.ndarray)
+        and tokens.dtype == TOKEN_TYPE
+        and tokens.ndim == 1
+        # Not `min`, which takes seven times as long for a short prompt.
+        and (not len(tokens) or tokens.item(tokens.argmin()) >= 0)
+    ):
+        return tokens
+    found = _of_list(tokens) if isinstance(tokens, list | tuple) else _of_array(tokens)
+    outside = np.flatnonzero((found < 0) | (found > LARGEST_TOKEN))
+    if len(outside):
+        position = int(outside[0])
+        raise _refusal(position, found[position], "int" if isinstance(tokens, list | tuple) else found.dtype)
+    return found.astype(TOKEN_TYPE)
+
+
+def _of_list(tokens: Sequence[object]) -> npt.NDArray[Any]:
+    """The integers of a list, of any size."""
+    if not set(map(type, tokens)) <= {int}:
+        for position, token in enumerate(tokens):
+            # Not isinstance: a bool would pass as an integer.
+            if type(token) is not int and not isinstance(token, np.integer):
+                raise _refusal(position, token, type(token).__name__)
+        tokens = [int(token) for token in tokens]  # type: ignore[call-overload]
+    try:
+        return np.array(tokens, dtype=np.int64)
+    except OverflowError:
+        return np.array(tokens, dtype=np.object_)
+
+
+def _of_array(tokens: object) -> npt.NDArray[Any]:
+    """The integers of what NumPy reads as an array of one dimension."""
+    try:
+        found = np.asarray(tokens)
+    except Exception as error:
+        device = getattr(tokens, "device", "cpu")
+        if str(device) != "cpu" and hasattr(tokens, "cpu"):
+            raise KeyFormError(
+                f"token ids are on {device}, and the cache reads them in CPU memory: give tokens.cpu().numpy()"
+            ) from error
+        raise KeyFormError(f"token ids are a {type(tokens).__name__} that NumPy cannot read: {error}") from error
+    if not found.ndim:
+        name = type(tokens).__name__
+        raise KeyFormError(
+            f"token ids are {tokens!r:.60} ({name}): a prompt is a list, an array or a tensor of token ids"
+        )
+    if found.ndim > 1:
+        raise KeyFormError(f"token ids have shape {found.shape} and dtype {found.dtype}: a prompt has one dimension")
+    if found.dtype.kind not in "iu":
+        if len(found):
+            raise _refusal(0, found[0], found.dtype)
+        raise KeyFormError(f"token ids have dtype {found.dtype}: {ALLOWED}")
+    return found
+
+
+def _refusal(position: int, token: object, kind: object) -> KeyFormError:
+    value = token.item() if isinstance(token, np.generic) else token
+    return KeyFormError(f"token {position} is {value!r:.60} ({kind}): {ALLOWED}")
 
 
 def page_bytes(page_size: int, bigram: bool) -> int:

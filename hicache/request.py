@@ -11,10 +11,10 @@ from hicache.arguments import require_count
 from hicache.cache import UnifiedRadixCache
 from hicache.components.component_tree import LockReceipt
 from hicache.errors import ArgumentError, RequestError
-from hicache.keys import RadixKey, require_tokens
+from hicache.keys import RadixKey, token_ids
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
-from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, Tokens, TransferPhase
+from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, TokenIds, Tokens, TransferPhase
 from hicache.verbs import Turn, verb
 
 
@@ -62,9 +62,9 @@ class RequestManager:
         return self._cache.turn
 
     @verb
-    def prefetch(self, tokens: Tokens, namespace: Namespace | None = None) -> PrefetchOperation | None:
+    def prefetch(self, tokens: TokenIds, namespace: Namespace | None = None) -> PrefetchOperation | None:
         """Begin to read what storage has of a prompt, before its admission; None when there is nothing to wait for."""
-        key = self._all_but_last(tokens, namespace)
+        key = self._all_but_last(token_ids(tokens), namespace)
         return None if self._cache.storage is None else self._cache.prefetch(key)
 
     @verb
@@ -73,17 +73,20 @@ class RequestManager:
         return self._cache.check_prefetch(operation) is not None
 
     @verb
-    def admit(self, tokens: Tokens, namespace: Namespace | None = None) -> Request | None:
+    def admit(self, tokens: TokenIds, namespace: Namespace | None = None) -> Request | None:
         """Match, lock, take an own state and slots for the rest; None when they are not available.
 
-        `tokens`: int32, [n]. The last token is never taken from the cache: the request needs what is computed for it.
+        `tokens`: [n], as `UnifiedRadixCache.key` takes them; the request keeps a copy. The last token is never taken
+        from the cache: the request needs what is computed for it. Raises KeyFormError for what is no token id.
         """
         self._end_epoch()
-        found = self._cache.match(self._all_but_last(tokens, namespace), chunked=False)
-        request = self._start(tokens, namespace, found)
+        # A copy: the caller may write its next prompt to the same memory.
+        ids = token_ids(tokens).copy()
+        found = self._cache.match(self._all_but_last(ids, namespace), chunked=False)
+        request = self._start(ids, namespace, found)
         if request is None and not self._running:
             # No other request will free the slot that a copy of the hit's state needs: do without the hit.
-            request = self._start(tokens, namespace, self._nothing())
+            request = self._start(ids, namespace, self._nothing())
         return request
 
     @verb
@@ -123,15 +126,18 @@ class RequestManager:
         return True
 
     @verb
-    def extend(self, request: Request, tokens: Tokens) -> bool:
-        """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
+    def extend(self, request: Request, tokens: TokenIds) -> bool:
+        """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit.
+
+        `tokens`: [n], as `UnifiedRadixCache.key` takes them. Raises KeyFormError for what is no token id.
+        """
         self._require_ready(request)
-        require_tokens(tokens)
-        rest = self._cache.allocate(self._missing(len(request.tokens) + len(tokens), len(request.table)))
+        ids = token_ids(tokens)
+        rest = self._cache.allocate(self._missing(len(request.tokens) + len(ids), len(request.table)))
         if rest is None:
             return False
         request.computed_tokens = len(request.tokens)
-        request.tokens = np.concatenate((request.tokens, tokens))
+        request.tokens = np.concatenate((request.tokens, ids))
         request.table = np.concatenate((request.table, rest))
         self._release_window(request)
         return True
@@ -278,7 +284,6 @@ class RequestManager:
 
     def _all_but_last(self, tokens: Tokens, namespace: Namespace | None) -> RadixKey:
         """The key of a prompt without its last token, which a request needs computed."""
-        require_tokens(tokens)
         return self._cache.key(tokens[:-1], namespace)
 
     def _require_running(self, request: Request) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,17 @@ Slots: TypeAlias = npt.NDArray[np.int64]
 
 Tokens: TypeAlias = npt.NDArray[np.int32]
 """Token ids: int32, shape [tokens]."""
+
+
+class HasArray(Protocol):
+    """What NumPy reads as an array: its own, and a tensor of another library in CPU memory."""
+
+    def __array__(self) -> npt.NDArray[Any]:
+        """The same values."""
+
+
+TokenIds: TypeAlias = Sequence[int] | HasArray
+"""Token ids as a caller has them: integers from 0 to 2**31 - 1, of any width, shape [tokens]."""
 
 Handle: TypeAlias = Any
 """A position in a cache's tree. Opaque: only the cache that gave it out may look inside."""

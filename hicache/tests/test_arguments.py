@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hicache import ExecutorKind, HostConfig, Namespace, RequestManager, StorageConfig, UnifiedRadixCache, open_cache
 from hicache.errors import HiCacheError
@@ -105,11 +106,15 @@ ARRAYS: tuple[Any, ...] = (
     *(None, 0, "slots", [1, 2], PROMPT.astype(np.float64), PROMPT.astype(np.uint8), PROMPT.astype(np.bool_)),
     *(PROMPT.reshape(2, -1), np.array(3), np.array(["a"])),
 )
+NO_TOKENS: tuple[Any, ...] = (
+    *(None, 0, "tokens", [1, -2], [1, 2.0], [True], [2**31], PROMPT.astype(np.float64), PROMPT.astype(np.bool_)),
+    *(PROMPT.reshape(2, -1), np.array(3), np.array(["a"]), -PROMPT, PROMPT + np.int64(2**32), torch.ones(2)),
+)
 KEYS: tuple[Any, ...] = (None, "key", PROMPT, PROMPT.tobytes(), object())
 NAMESPACES: tuple[Any, ...] = ("tenant", "", 0, False, ("a", "b", "c"), {})
 
 BY_VALUE: Mapping[str, tuple[Call, tuple[Any, ...]]] = {
-    "key": (lambda scene, value: scene.cache.key(value), (*ARRAYS, PROMPT.astype(np.int64))),
+    "key": (lambda scene, value: scene.cache.key(value), NO_TOKENS),
     "key namespace": (lambda scene, value: scene.cache.key(PROMPT, value), NAMESPACES),
     "length": (lambda scene, value: scene.cache.length(value), KEYS),
     "page_hashes": (lambda scene, value: scene.cache.page_hashes(value), KEYS),
@@ -162,15 +167,15 @@ BY_VALUE: Mapping[str, tuple[Call, tuple[Any, ...]]] = {
     "prefetch": (lambda scene, value: scene.cache.prefetch(value), KEYS),
     "check_prefetch": (lambda scene, value: scene.cache.check_prefetch(value), HANDLES),
     "abort_prefetch": (lambda scene, value: scene.cache.abort_prefetch(value), HANDLES),
-    "requests prefetch": (lambda scene, value: scene.requests.prefetch(value), ARRAYS),
+    "requests prefetch": (lambda scene, value: scene.requests.prefetch(value), NO_TOKENS),
     "has_prefetched": (lambda scene, value: scene.requests.has_prefetched(value), HANDLES),
-    "admit": (lambda scene, value: scene.requests.admit(value), (*ARRAYS, PROMPT.astype(np.int64))),
+    "admit": (lambda scene, value: scene.requests.admit(value), NO_TOKENS),
     "admit namespace": (lambda scene, value: scene.requests.admit(PROMPT, value), NAMESPACES),
     "resume": (lambda scene, value: scene.requests.resume(value), HANDLES),
     "wait_layer of a request": (lambda scene, value: scene.requests.wait_layer(value, 0), HANDLES),
     "wait_layer of a request, layer": (lambda scene, value: scene.requests.wait_layer(scene.request, value), COUNTS),
     "extend": (lambda scene, value: scene.requests.extend(value, PROMPT), HANDLES),
-    "extend tokens": (lambda scene, value: scene.requests.extend(scene.request, value), ARRAYS),
+    "extend tokens": (lambda scene, value: scene.requests.extend(scene.request, value), NO_TOKENS),
     "checkpoint": (lambda scene, value: scene.requests.checkpoint(value, PAGE), HANDLES),
     "checkpoint count": (lambda scene, value: scene.requests.checkpoint(scene.request, value), (*COUNTS, 10**30)),
     "finish": (lambda scene, value: scene.requests.finish(value), HANDLES),
@@ -257,3 +262,36 @@ def test_integers_of_numpy_are_counts() -> None:
         cache.drain()
         freed = cache.evict("full", np.uint16(PAGE)).freed["full"]  # type: ignore[arg-type]
         assert freed >= PAGE, f"expected a page to be evicted, got {freed} tokens"
+
+
+FORMS: Mapping[str, Callable[[Tokens], Any]] = {
+    "a list": lambda tokens: tokens.tolist(),
+    "int64": lambda tokens: tokens.astype(np.int64),
+    "a tensor": lambda tokens: torch.from_numpy(tokens.copy()),
+    "a tensor of int64": lambda tokens: torch.tensor(tokens.tolist()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_request_is_of_token_ids_in_any_form(form: Callable[[Tokens], Any]) -> None:
+    with opened() as cache:
+        requests = RequestManager(cache)
+        fetched, request = requests.prefetch(form(PROMPT)), requests.admit(form(PROMPT))
+        assert fetched is not None, "storage is asked for each prompt"
+        assert fetched.key == cache.key(PROMPT[:-1]), f"expected the whole pages of {PROMPT}, got {fetched.key}"
+        assert request is not None, "there is room for a request"
+        assert requests.extend(request, form(OTHER)), "there is room for more"
+        found, expected = request.tokens, np.concatenate((PROMPT, OTHER))
+        assert found.dtype == np.int32, f"expected int32, got {found.dtype}"
+        assert found.tolist() == expected.tolist(), f"expected {expected}, got {found}"
+
+
+def test_a_request_keeps_its_tokens_when_the_caller_writes_others_to_their_memory() -> None:
+    with opened() as cache:
+        requests, memory = RequestManager(cache), PROMPT.copy()
+        request = requests.admit(memory)
+        assert request is not None, "there is room for a request"
+        memory[:] = OTHER
+        requests.finish(request)
+        assert len(cache.match(cache.key(PROMPT)).device_indices) == len(PROMPT), "its prompt is cached"
+        assert not len(cache.match(cache.key(OTHER)).device_indices), "and not what was written afterwards"

@@ -40,9 +40,9 @@ def test_bigram_elements_are_the_neighbouring_pairs(ids: tuple[int, ...]) -> Non
     assert key.data == struct.pack(f"<{len(pairs)}i", *pairs), f"KEY-3: pairs of {ids}"
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((2, 2), dtype=np.int32), np.zeros(4, dtype=np.int64)])
+@pytest.mark.parametrize("wrong", [np.zeros((2, 2), dtype=np.int32), np.zeros(4, dtype=np.float32)])
 def test_tokens_of_another_form_are_refused(wrong: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
-    with pytest.raises(KeyFormError, match="int32 of one dimension"):
+    with pytest.raises(KeyFormError, match=f"{wrong.dtype}"):
         RadixKey.of(wrong, SHARED, 1, bigram=False)
 
 
