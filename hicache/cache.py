@@ -75,7 +75,7 @@ from hicache.types import (
     TransferKind,
     TransferPhase,
 )
-from hicache.verbs import Turn, verb
+from hicache.verbs import Turn, reads, verb
 
 T = TypeVar("T")
 VerbT = TypeVar("VerbT", bound=Callable[..., Any])
@@ -206,9 +206,9 @@ class UnifiedRadixCache:
 
     `open` makes one. Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are
     single slots. All ranks that share the tree make the same calls in the same order. Threads may call by turns; a verb
-    that overlaps with another thread's raises OverlapError. After KeyboardInterrupt in the middle of a verb every verb
-    but `reset` and `close` raises InterruptedVerbError. `liveness`: how long its verbs took at most. `turn`: whose turn
-    it is. `epoch`: how often a reset was needed after an interruption.
+    that overlaps with another thread's raises OverlapError, and one after `close` ClosedError. After KeyboardInterrupt
+    in the middle of a verb every verb but `reset` and `close` raises InterruptedVerbError. `liveness`: how long its
+    verbs took at most. `turn`: whose turn it is. `epoch`: how often a reset was needed after an interruption.
     """
 
     def __init__(self, kept: Resources, tiers: Tiers) -> None:
@@ -279,6 +279,7 @@ class UnifiedRadixCache:
 
     # Keys.
 
+    @reads
     def key(self, tokens: TokenIds, namespace: Namespace | None = None) -> RadixKey:
         """The whole pages of a prompt as this cache's key. None is the namespace of all others.
 
@@ -288,10 +289,12 @@ class UnifiedRadixCache:
         found = SHARED if namespace is None else namespace
         return RadixKey.of(tokens, found, self.config.page_size, self.config.bigram)
 
+    @reads
     def length(self, key: RadixKey) -> int:
         """How many tokens (pairs, with bigram keys) the key's whole pages cover."""
         return self.tree.radix.page_count(key) * self.config.page_size
 
+    @reads
     def page_hashes(self, key: RadixKey) -> list[str]:
         """The hash of each page of a key, in hex."""
         self.tree.radix.page_count(key)
@@ -443,6 +446,7 @@ class UnifiedRadixCache:
             self.copy_state(state, slot)
         return slot
 
+    @reads
     def state_of(self, node: Node) -> int:
         """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it has none."""
         self._require_component(Component.MAMBA.value)
@@ -472,11 +476,13 @@ class UnifiedRadixCache:
         self.pools.copy_state_layer(host.load_backs.state_of(ticket), own, host.order[layer])
         self.counters.states_copied += layer == host.layers - 1
 
+    @reads
     def slots_to(self, node: Node) -> Slots:
         """The FULL slots from the root to the node's end. Raises StaleHandleError when it is not in the tree."""
         self.tree.require(node)
         return self._slots_of(node.path())
 
+    @reads
     def sizes(self) -> dict[str, Sizes]:
         """The size counters of each component on the device."""
         return self._sizes(Tier.DEVICE)
@@ -500,14 +506,17 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return None if started is None else LoadBack(self.pools.slots_of(started[0]), started[1])
 
+    @reads
     def load_phase(self, ticket: LoadBackTicket) -> TransferPhase:
         """How far a load-back has come, as of the last step."""
         return self._host_tier.load_backs.phase(ticket)
 
+    @reads
     def layers_done(self, ticket: LoadBackTicket) -> int:
         """How many layers of the stack have arrived of all that the ticket waits for; all of them once it has ended."""
         return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
 
+    @reads
     @_timed
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
         """Return when a layer of the stack has arrived, or the load-back has ended. Whether it may be read.
@@ -559,6 +568,7 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return EvictResult(freed, victims, refused=0)
 
+    @reads
     def host_sizes(self) -> dict[str, Sizes]:
         """The size counters of each component on the host."""
         self._require_host()
@@ -627,6 +637,7 @@ class UnifiedRadixCache:
     # All tiers.
 
     @property
+    @reads
     def is_idle(self) -> bool:
         """Whether nothing is under way between the tiers."""
         if self.storage is not None and (self.storage.prefetches.under_way or not self.storage.writer.is_idle):
@@ -695,9 +706,13 @@ class UnifiedRadixCache:
     def close(self) -> None:
         """End what is under way, and give back threads, files and pinned memory, also if a part of it raises.
 
-        Memory that a backend may be using, because it does not answer, is given back when it answers.
+        Memory that a backend may be using, because it does not answer, is given back when it answers. From then on
+        verbs raise ClosedError; closing again does nothing. What was counted can still be read.
         """
+        if self.turn.is_closed:
+            return
         with self.turn.taken("close") as was_interrupted, ExitStack() as closing:
+            closing.callback(self.turn.close)
             if self._kept.metrics is not None:
                 # Entered first, so that it is called last: what the end of the tiers counts is exposed too.
                 closing.callback(self._kept.metrics.remove, self)
@@ -708,6 +723,7 @@ class UnifiedRadixCache:
                     closing.callback(self.storage.end if was_interrupted else self.storage.close, self.host.pools.close)
                 closing.callback(self.host.controller.end if was_interrupted else self.host.controller.close)
 
+    @reads
     def __enter__(self) -> UnifiedRadixCache:  # noqa: PYI034 - 3.10 has no Self
         return self
 

@@ -43,6 +43,10 @@ class InterruptedVerbError(HiCacheError, RuntimeError):
     """A verb of a cache in which another one was interrupted, as by KeyboardInterrupt. Reset the cache, or close it."""
 
 
+class ClosedError(HiCacheError, RuntimeError):
+    """A verb of a cache that was closed, or of its requests. Nothing can be done with it any more."""
+
+
 class RequestError(HiCacheError, ValueError):
     """A request that waits for a load-back, that has ended, or that another manager admitted."""
 

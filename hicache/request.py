@@ -49,6 +49,8 @@ class RequestManager:
     """Admits, extends, checkpoints and ends requests. What does not fit changes nothing."""
 
     def __init__(self, cache: UnifiedRadixCache) -> None:
+        if cache.turn.is_closed:
+            raise cache.turn.refusal(type(self).__name__)
         self._cache = cache
         self._page = cache.config.page_size
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None

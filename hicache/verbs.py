@@ -1,4 +1,4 @@
-"""Turn: one thread is in a verb at a time, and a verb that was interrupted in its middle is not passed over."""
+"""Turn: one thread is in a verb at a time, none after the end, and an interrupted verb is not passed over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import wraps
 from threading import Lock, get_ident
 from typing import Any, Protocol, TypeVar, cast
 
-from hicache.errors import HiCacheError, InterruptedVerbError, OverlapError
+from hicache.errors import ClosedError, HiCacheError, InterruptedVerbError, OverlapError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -18,25 +18,33 @@ class Turn:
 
     A verb that ends with an error of hicache has changed nothing, or has changed all that it says. Any other exception,
     such as KeyboardInterrupt, may come in the middle of a change: then every verb is refused until `taken` ends.
-    `thread`: who is in a verb. `verb`: the one that is under way, or was the last.
+    `thread`: who is in a verb. `verb`: the one that is under way, or was the last. `is_closed`: no
+    verb begins any more.
     """
 
-    __slots__ = ("_lock", "acquire", "release", "thread", "verb")
+    __slots__ = ("_lock", "acquire", "is_closed", "release", "thread", "verb")
 
     def __init__(self) -> None:
         self._lock = Lock()
         self.acquire, self.release = self._lock.acquire, self._lock.release
         self.thread: int | None = None
         self.verb = ""
+        self.is_closed = False
 
     @property
     def is_interrupted(self) -> bool:
         """Whether a verb was interrupted: its turn has not ended, and no thread is in it."""
-        return self._lock.locked() and self.thread is None
+        return self._lock.locked() and self.thread is None and not self.is_closed
+
+    def close(self) -> None:
+        """The verb that is under way is the last: its turn does not end."""
+        self.is_closed = True
 
     def refusal(self, verb: str) -> HiCacheError:
         """Why a verb cannot begin."""
         other = self.thread
+        if self.is_closed:
+            return ClosedError(f"{verb}: the cache is closed; open another one")
         if other is None:
             return InterruptedVerbError(
                 f"{verb}: {self.verb or 'a verb'} was interrupted before its end: reset the cache, which voids all "
@@ -53,7 +61,7 @@ class Turn:
             self.acquire(blocking=False)
         if self.thread == get_ident():
             self.thread = None
-            if isinstance(error, harmless):
+            if isinstance(error, harmless) and not self.is_closed:
                 self.release()
 
     @contextmanager
@@ -65,12 +73,13 @@ class Turn:
         was_interrupted = False
         try:
             was_interrupted = not self.acquire(blocking=False)
-            if was_interrupted and self.thread is not None:
+            if was_interrupted and (self.thread is not None or self.is_closed):
                 raise self.refusal(verb)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
             self.thread, self.verb = get_ident(), verb
             yield was_interrupted
             self.thread = None
-            self.release()
+            if not self.is_closed:
+                self.release()
         except BaseException as error:
             if was_interrupted and self.thread == get_ident():
                 self.thread = None
@@ -113,3 +122,15 @@ def verb(call: Method, harmless: type[Exception] = HiCacheError) -> Method:
             raise
 
     return cast("Method", in_turn)
+
+
+def reads(call: Method) -> Method:
+    """Let a method that changes nothing run until the cache is closed, also beside a verb of another thread."""
+
+    @wraps(call)
+    def while_open(self: HasTurn, *args: Any, **kwargs: Any) -> Any:
+        if self.turn.is_closed:
+            raise self.turn.refusal(call.__name__)
+        return call(self, *args, **kwargs)
+
+    return cast("Method", while_open)
