@@ -58,6 +58,7 @@ from hicache.tiers.storage_tier import StorageTier
 from hicache.tiers.store import StorageWriter
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
+from hicache.tree.drawing import draw_tree
 from hicache.tree.node import FULL, Node
 from hicache.types import (
     NO_SLOTS,
@@ -723,6 +724,21 @@ class UnifiedRadixCache:
                     closing.callback(self.storage.end if was_interrupted else self.storage.close, self.host.pools.close)
                 closing.callback(self.host.controller.end if was_interrupted else self.host.controller.close)
 
+    def __repr__(self) -> str:
+        """Its components and pages, and of each tier what is free; or that it is closed."""
+        tiers = "closed" if self.turn.is_closed else "; ".join(self._tiers_in_words())
+        return f"UnifiedRadixCache({'+'.join(self.config.components)}, page_size={self.config.page_size}; {tiers})"
+
+    @reads
+    def draw(self, most: int = 100) -> str:
+        """The tree as text: a line for each node, at most so many, with its tokens, and its data on device and host.
+
+        A letter is a component: F for FULL, S for SWA, M for MAMBA. ■ is there, ○ is being copied to there, † is not
+        there though FULL is, · is not there. [■] is locked. Beside another thread's verb it may fail.
+        """
+        stride = 2 if self.config.bigram else 1
+        return draw_tree(self.tree.radix.root, list(self._by_name), stride, require_count("most", most))
+
     @reads
     def __enter__(self) -> UnifiedRadixCache:  # noqa: PYI034 - 3.10 has no Self
         return self
@@ -733,6 +749,17 @@ class UnifiedRadixCache:
         self.close()
 
     # What the verbs have in common.
+
+    def _tiers_in_words(self) -> Iterator[str]:
+        """Such as `device: 48 of 64 full, 3 of 4 mamba free`."""
+        capacities = {Tier.DEVICE: self.config.capacity_tokens}
+        if self.config.host is not None:
+            capacities[Tier.HOST] = self.config.host.capacity_tokens
+        for tier, capacity in capacities.items():
+            free = [f"{one.free} of {capacity[name]} {name}" for name, one in self._sizes(tier).items()]
+            yield f"{tier.value}: {', '.join(free)} free"
+        if self.storage is not None:
+            yield f"storage: {self.storage.name}{'' if self.storage.worker.is_attached else ', detached'}"
 
     @property
     def _host_tier(self) -> HostTier:
