@@ -47,12 +47,8 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "threshold": ("page_size", "storage.prefetch_threshold"),
     "limit": ("storage.limit_tokens",),
     "stop policy": ("storage.stop_policy",),
-    "timeout": (
-        "storage.prefetch_timeout_base",
-        "storage.prefetch_timeout_per_ki_token",
-        "storage.timeout_cap_s",
-        "storage.limit_tokens",
-    ),
+    "timeout": ("storage.prefetch_timeout_base", "storage.prefetch_timeout_per_ki_token", "storage.limit_tokens"),
+    "longest": ("storage.prefetch_timeout_per_ki_token", "storage.timeout_cap_s", "storage.limit_tokens"),
     "prefix keys": ("storage.hicache_storage_pass_prefix_keys",),
     "options": ("storage.options", "storage.executor"),
     "answers": ("storage.answer_timeout_s",),
@@ -90,9 +86,15 @@ def _leave_out(table: dict[str, Any], key: str) -> None:
         _leave_out(one, rest)
 
 
-THROUGH = [WritePolicy.WRITE_THROUGH]
-BACK = [WritePolicy.WRITE_BACK]
-WAITING = [StopPolicy.WAIT_COMPLETE]
+ALONE: Mapping[str, Any] = {"components": (FULL,), "alone": True, "page_sizes": [16]}
+WITH_HOST: Mapping[str, Any] = {**ALONE, "write_policies": [WritePolicy.WRITE_BACK]}
+WITH_STORAGE: Mapping[str, Any] = {
+    "stop_policies": [StopPolicy.WAIT_COMPLETE],
+    "write_policies": [WritePolicy.WRITE_THROUGH],
+}
+STORED: Mapping[str, Any] = {**ALONE, **WITH_STORAGE}
+"""The configurations of a test."""
+
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 READ_BY_THE_CACHE = [Capability.CONFIG_FILES, Capability.SNAPSHOT]
 
@@ -109,7 +111,7 @@ def reach(driver: Driver, is_reached: Callable[[], bool], expected: str) -> None
 # The device.
 
 
-@clause("KEY-1", "EVICT-2", needs=READ_BY_THE_CACHE, components=(FULL,), alone=True, page_sizes=[16])
+@clause("KEY-1", "EVICT-2", needs=READ_BY_THE_CACHE, **ALONE)
 def test_a_cache_of_which_only_the_capacity_is_given(driver: Driver) -> None:
     with opened_without(driver, "all but the capacity") as cache:
         key = cache.key([7, 8, 9])
@@ -138,14 +140,14 @@ def victim(driver: Driver) -> int:
 # The host.
 
 
-@clause("HOST-1", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+@clause("HOST-1", **WITH_HOST)
 def test_a_cache_writes_through_with_threads_by_default(driver: Driver) -> None:
     with opened_without(driver, "write policy") as cache:
         put(cache, [1, 2])
         reach(cache, lambda: (1, 2) in host_slots(cache, FULL), "HOST-1: expected a copy at the first use")
 
 
-@clause("HOST-1", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+@clause("HOST-1", **WITH_HOST)
 def test_selective_backs_up_at_the_second_request_by_default(driver: Driver) -> None:
     selective = replace(host_config(driver.config), write_policy=WritePolicy.WRITE_THROUGH_SELECTIVE, selective_hits=9)
     with opened_without(driver, "selective", host=selective) as cache:
@@ -156,7 +158,7 @@ def test_selective_backs_up_at_the_second_request_by_default(driver: Driver) -> 
             assert found == expected, f"HOST-1: after request {request}: expected copies {expected}, got {found}"
 
 
-@clause("HOST-5", write_policies=BACK, components=(FULL,), alone=True, page_sizes=[16])
+@clause("HOST-5", **WITH_HOST)
 def test_ten_tokens_are_loaded_back_by_default(driver: Driver) -> None:
     with opened_without(driver, "load-back") as cache:
         few, enough = range(1, 10), range(11, 21)
@@ -173,7 +175,7 @@ def test_ten_tokens_are_loaded_back_by_default(driver: Driver) -> None:
 # Storage.
 
 
-@clause("STORE-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+@clause("STORE-1", **STORED)
 def test_pages_are_those_of_one_rank_by_default(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     with opened_without(driver, "ranks") as cache:
@@ -181,7 +183,7 @@ def test_pages_are_those_of_one_rank_by_default(driver: Driver) -> None:
         assert came == len(PROMPT), f"STORE-1: one rank is the default: expected {len(PROMPT)} pages, {came} came"
 
 
-@clause("STORE-1", stop_policies=WAITING, components=(SWA, MAMBA), write_policies=THROUGH, page_sizes=[16])
+@clause("STORE-1", components=(SWA, MAMBA), page_sizes=[16], **WITH_STORAGE)
 def test_each_rank_has_its_own_undivided_pages_by_default(driver: Driver) -> None:
     keys = list[set[str]]()
     for rank in range(2):
@@ -193,7 +195,7 @@ def test_each_rank_has_its_own_undivided_pages_by_default(driver: Driver) -> Non
     assert not keys[0] & keys[1], f"STORE-1: both ranks of a model without MLA have the objects {keys[0] & keys[1]}"
 
 
-@clause("STORE-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+@clause("STORE-1", **STORED)
 def test_pages_are_page_first_direct_by_default(driver: Driver) -> None:
     with storage_variant(driver, host={"layout": Layout.PAGE_FIRST_DIRECT}) as cache:
         put_in_storage(cache, PROMPT)
@@ -207,7 +209,7 @@ def storage_of(driver: Driver, **changes: Any) -> StorageConfig:
     return replace(storage_config(driver), **changes)
 
 
-@clause("FETCH-1", stop_policies=WAITING, components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+@clause("FETCH-1", **STORED)
 def test_256_tokens_are_prefetched_by_default(driver: Driver) -> None:
     capacity = capacity_for(driver.config, pages=32, states=8)
     changes = {"capacity_tokens": capacity, "host": replace(host_config(driver.config), capacity_tokens=capacity)}
@@ -219,23 +221,17 @@ def test_256_tokens_are_prefetched_by_default(driver: Driver) -> None:
                 cache.abort_prefetch(ticket)
 
 
-@clause("FETCH-1", stop_policies=WAITING, write_policies=THROUGH, components=(FULL,), alone=True, page_sizes=[16])
+@clause("FETCH-1", **STORED)
 def test_1048576_tokens_are_prefetched_at_a_time_by_default(driver: Driver) -> None:
     with opened_without(driver, "limit") as cache:
         pages = (1 << 20) // cache.config.page_size
-        assert cache.prefetch(key_of(cache, range(pages + 1))) is None, f"FETCH-1: the limit is {pages} pages"
-        cache.abort_prefetch(begin_prefetch(cache, range(pages)))
+        tickets = [begin_prefetch(cache, range(pages - 1)), begin_prefetch(cache, [pages])]
+        assert cache.prefetch(key_of(cache, [pages + 1])) is None, f"FETCH-1: the limit is {pages} pages at a time"
+        for ticket in tickets:
+            cache.abort_prefetch(ticket)
 
 
-@clause(
-    "FETCH-3",
-    needs=STEPPED_STORAGE,
-    stop_policies=WAITING,
-    components=(FULL,),
-    alone=True,
-    write_policies=THROUGH,
-    page_sizes=[16],
-)
+@clause("FETCH-3", needs=STEPPED_STORAGE, **STORED)
 def test_a_prefetch_is_not_waited_for_by_default(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     with opened_without(driver, "stop policy") as cache:
@@ -243,22 +239,32 @@ def test_a_prefetch_is_not_waited_for_by_default(driver: Driver) -> None:
         assert came == 0, f"FETCH-3: best_effort does not wait: expected that 0 tokens have come, got {came}"
 
 
-@clause(
-    "FETCH-3", "FLOW-11", needs=STEPPED_STORAGE, stop_policies=WAITING, components=(FULL,), alone=True, page_sizes=[16]
-)
-def test_a_prefetch_is_waited_for_as_long_as_the_defaults_say(driver: Driver) -> None:
+def require_wait(driver: Driver, tokens: int, allowed_s: float) -> None:
+    """A prefetch that storage does not answer is waited for so long and no longer."""
+    ticket = begin_prefetch(driver, range(tokens // driver.config.page_size))
+    for passed_s in (0.0, allowed_s * 0.99):
+        driver.advance_clock(passed_s)
+        assert driver.check_prefetch(ticket) is None, f"FETCH-3: {tokens} tokens are waited for {allowed_s} s"
+    driver.advance_clock(allowed_s * 0.02)
+    came = driver.check_prefetch(ticket)
+    assert came == 0, f"FETCH-3: {allowed_s} s have passed for {tokens} tokens: expected 0 tokens, got {came}"
+    driver.drain()
+
+
+@clause("FETCH-3", needs=STEPPED_STORAGE, **STORED)
+def test_the_timeout_is_a_second_and_a_quarter_of_one_for_1024_tokens_by_default(driver: Driver) -> None:
     with opened_without(driver, "timeout", storage=storage_of(driver, stop_policy=StopPolicy.TIMEOUT)) as cache:
-        for tokens, allowed_s in ((1024, 1.25), (4096, 2.0), (1 << 18, 30.0)):
-            ticket = begin_prefetch(cache, range(tokens // cache.config.page_size))
-            cache.advance_clock(allowed_s * 0.99)
-            assert cache.check_prefetch(ticket) is None, f"FETCH-3: {tokens} tokens are waited for {allowed_s} s"
-            cache.advance_clock(allowed_s * 0.02)
-            came = cache.check_prefetch(ticket)
-            assert came == 0, f"FLOW-11: {allowed_s} s have passed for {tokens} tokens: expected 0, got {came}"
-            cache.drain()
+        for tokens, allowed_s in ((1024, 1.25), (4096, 2.0)):
+            require_wait(cache, tokens, allowed_s)
 
 
-@clause("FETCH-9", stop_policies=WAITING, write_policies=THROUGH, components=(FULL,), alone=True, page_sizes=[16])
+@clause("FLOW-11", needs=STEPPED_STORAGE, **STORED)
+def test_the_timeout_is_at_most_thirty_seconds_by_default(driver: Driver) -> None:
+    with opened_without(driver, "longest", storage=storage_of(driver, stop_policy=StopPolicy.TIMEOUT)) as cache:
+        require_wait(cache, 1 << 18, 30.0)
+
+
+@clause("FETCH-9", **STORED)
 def test_a_backend_is_not_given_the_keys_before_by_default(driver: Driver) -> None:
     asking = storage_of(driver, hicache_storage_pass_prefix_keys=True)
     with opened_without(driver, "prefix keys", storage=asking) as cache:
@@ -267,15 +273,7 @@ def test_a_backend_is_not_given_the_keys_before_by_default(driver: Driver) -> No
         assert given == {()}, f"FETCH-9: nobody asked for the keys of the pages before, given were {given}"
 
 
-@clause(
-    "FETCH-4",
-    needs=[Capability.CONFIG_FILES],
-    stop_policies=WAITING,
-    components=(FULL,),
-    alone=True,
-    write_policies=THROUGH,
-    page_sizes=[16],
-)
+@clause("FETCH-4", needs=[Capability.CONFIG_FILES], **STORED)
 def test_storage_is_read_by_threads_and_without_options_by_default(driver: Driver) -> None:
     with opened_without(driver, "options", storage=storage_of(driver, backend="memory")) as cache:
         put(cache, PROMPT)
@@ -296,14 +294,7 @@ def has_ended(driver: Driver, ticket: Handle, came: list[int]) -> bool:
     return tokens is not None
 
 
-@clause(
-    "FLOW-13",
-    needs=[*STEPPED_STORAGE, Capability.SNAPSHOT],
-    stop_policies=WAITING,
-    components=(FULL,),
-    alone=True,
-    page_sizes=[16],
-)
+@clause("FLOW-13", needs=[*STEPPED_STORAGE, Capability.SNAPSHOT], **STORED)
 def test_a_backend_may_take_thirty_seconds_for_an_answer_by_default(driver: Driver) -> None:
     tier = storage_config(driver)
     with script() as (name, told):
