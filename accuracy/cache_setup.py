@@ -91,8 +91,10 @@ def on_host(model: ServedModel) -> CacheConfig:
 
 def in_storage(model: ServedModel, root: Path) -> CacheConfig:
     """The same with file storage below the host tier."""
-    name = model.runner.model_type
-    return with_storage(on_host(model), backend="file", options={"root": str(root)}, model=name)
+    runner, options = model.runner, {"root": str(root)}
+    return with_storage(
+        on_host(model), backend="file", options=options, model=runner.model_type, fingerprint=runner.fingerprint
+    )
 
 
 NOISE = 0xFF

@@ -147,7 +147,8 @@ def test_each_backend_stores_pools_whose_pages_differ_in_size(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = served("deepseek_v4", torch.float32, "cpu")
-    config = with_storage(on_host(model), backend=backend, options=BACKENDS[backend], model=model.runner.model_type)
+    names = {"model": model.runner.model_type, "fingerprint": model.runner.fingerprint}
+    config = with_storage(on_host(model), backend=backend, options=BACKENDS[backend], **names)
     setup = CacheSetup(model, config, open_cache)
     firsts = compute_each(setup, LOWER_EDGES[torch.float32], CHUNK)
     setup.restart()

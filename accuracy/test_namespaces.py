@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ def tuned() -> ServedModel:
             if "self_attn" in name:
                 parameter.mul_(TUNED)
     return ServedModel.of(model)
+
+
+def with_other_rope() -> ServedModel:
+    """A model with the same weights and other angles of its positions."""
+    rope = {"rope_type": "default", "rope_theta": 37.0}
+    family = replace(FAMILIES[FAMILY], options={**FAMILIES[FAMILY].options, "rope_parameters": rope})
+    return ServedModel.of(family.open(torch.float32, "cpu"))
 
 
 def ask_as(lora: str, model: ServedModel, setup: CacheSetup) -> Answer:
@@ -72,3 +80,17 @@ def test_no_model_is_answered_from_stored_kv_of_another_dtype(open_cache: OpenCa
     whole = model.runner.forward(tokens, 0, None)[answer.hits.total :]
     check_close(f"bfloat16 after float16, {answer.hits}", torch.bfloat16, whole, answer.logits)
     assert not answer.hits.total, f"STORE-1: expected no hits, as nothing was stored in bfloat16, got {answer.hits}"
+
+
+@clause("STORE-1", "REQ-3", needs=(Capability.STORAGE,))
+def test_no_model_is_answered_from_stored_kv_of_another_rope(open_cache: OpenCache, tmp_path: Path) -> None:
+    tokens = prompt(1, CACHED + 1)
+    other, model = served(FAMILY, torch.float32, "cpu"), with_other_rope()
+    before = CacheSetup(other, in_storage(other, tmp_path), open_cache)
+    ask(before.engine(CHUNK), tokens)
+    before.restart()
+    setup = CacheSetup(model, in_storage(model, tmp_path), open_cache)
+    answer = ask(setup.engine(CHUNK), tokens)
+    whole = model.runner.forward(tokens, 0, None)[answer.hits.total :]
+    check_close(f"another RoPE, {answer.hits}", torch.float32, whole, answer.logits)
+    assert not answer.hits.total, f"STORE-1: expected no hits, as the stored KV has another RoPE, got {answer.hits}"

@@ -52,6 +52,7 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "prefix keys": ("storage.hicache_storage_pass_prefix_keys",),
     "options": ("storage.options", "storage.executor"),
     "answers": ("storage.answer_timeout_s",),
+    "fingerprint": ("storage.model_fingerprint",),
 }
 """The keys that a configuration lacks, by the name of what is tested."""
 
@@ -202,6 +203,19 @@ def test_pages_are_page_first_direct_by_default(driver: Driver) -> None:
     with opened_without(driver, "layout") as cache:
         came = prefetch(cache, PROMPT)
         assert came == len(PROMPT), f"STORE-1: the layouts are equal: expected {len(PROMPT)} pages, {came} came"
+
+
+@clause("STORE-1", **STORED)
+def test_a_model_has_no_fingerprint_by_default(driver: Driver) -> None:
+    with storage_variant(driver, storage={"model_fingerprint": "a"}) as cache:
+        put_in_storage(cache, PROMPT)
+    with opened_without(driver, "fingerprint", storage=storage_of(driver, model_fingerprint="a")) as cache:
+        came = prefetch(cache, PROMPT)
+        assert came == 0, f"STORE-1: a model without a fingerprint read {came} pages of one that has a fingerprint"
+        put_in_storage(cache, PROMPT)
+    with opened_without(driver, "fingerprint") as cache:
+        came = prefetch(cache, PROMPT)
+        assert came == len(PROMPT), f"STORE-1: {len(PROMPT)} pages were stored without a fingerprint, {came} came"
 
 
 def storage_of(driver: Driver, **changes: Any) -> StorageConfig:

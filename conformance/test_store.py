@@ -115,6 +115,27 @@ def test_models_with_similar_names_read_nothing_of_each_other(driver: Driver) ->
             put_in_storage(cache, PROMPT)
 
 
+FINGERPRINTS = (None, "unidentified", "None", "rope_theta 10000", "rope_theta 1000000", "a", "A", "a ", "a" * 300 + "1")
+"""What identifies models that have one name and one shape."""
+
+
+@clause("STORE-1", components=(FULL,), alone=True, page_sizes=[16])
+def test_models_of_one_name_and_shape_read_nothing_of_each_other(driver: Driver) -> None:
+    owners: dict[str, str | None] = {}
+    for fingerprint in FINGERPRINTS:
+        with storage_variant(driver, storage={"model_fingerprint": fingerprint}) as cache:
+            keys = object_keys(cache, Pool.KV, PROMPT)
+            shared = {owners[key] for key in keys if key in owners}
+            assert not shared, f"STORE-1: the model {fingerprint!r} has the object keys of {shared}"
+            came = prefetch(cache, PROMPT)
+            assert came == 0, f"STORE-1: the model {fingerprint!r} read {came} pages of one of {owners.values()}"
+            owners.update(dict.fromkeys(keys, fingerprint))
+            put_in_storage(cache, PROMPT)
+            cache.reset()
+            came = prefetch(cache, PROMPT)
+            assert came == len(PROMPT), f"STORE-1: the model {fingerprint!r} stored {len(PROMPT)} pages, read {came}"
+
+
 @clause("STORE-1", page_sizes=[16])
 def test_pages_of_another_size_are_not_read(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)

@@ -66,6 +66,11 @@ def another_model(config: CacheConfig) -> CacheConfig:
     return replace(config, model=reshaped(config.model, head_dim=2 * HybridModel.of(config.model).head_dim))
 
 
+def another_fingerprint(config: CacheConfig) -> CacheConfig:
+    assert config.storage is not None, f"{config.name} has storage"
+    return replace(config, storage=replace(config.storage, model_fingerprint="another"))
+
+
 CHANGES: tuple[Change, ...] = (
     another_page_size,
     another_order_of_eviction,
@@ -76,6 +81,7 @@ CHANGES: tuple[Change, ...] = (
     another_threshold,
     no_storage,
     another_model,
+    another_fingerprint,
 )
 
 

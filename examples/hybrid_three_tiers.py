@@ -55,7 +55,9 @@ def serve(cache: hicache.UnifiedRadixCache, *, to_compute: bool) -> bytes:
 def main() -> None:
     """Compute the prompt once, and read it from each tier."""
     with TemporaryDirectory() as root:
-        storage = hicache.StorageConfig("file", model="org/name@revision", options={"root": root})
+        # The configuration of a real model is its config.json, and the revision that of its weights.
+        fingerprint = hicache.fingerprint_of_model({"model_type": "example"}, revision="1")
+        storage = hicache.StorageConfig("file", "org/name", {"root": root}, model_fingerprint=fingerprint)
         with hicache.open_cache(CONFIG, storage=storage) as cache:
             written = serve(cache, to_compute=True)
             print("device: the same bytes:", serve(cache, to_compute=False) == written)

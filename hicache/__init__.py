@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from hicache.config_mapping import config_to_mapping, read_config
     from hicache.errors import HiCacheError
+    from hicache.fingerprint import fingerprint_of_model
     from hicache.parallel.torch_group import open_groups
     from hicache.prometheus import CacheMetrics
     from hicache.request import Request, RequestManager
@@ -58,6 +59,7 @@ _MODULES = {
     ),
     "hicache.config_mapping": ("config_to_mapping", "read_config"),
     "hicache.errors": ("HiCacheError",),
+    "hicache.fingerprint": ("fingerprint_of_model",),
     "hicache.parallel.torch_group": ("open_groups",),
     "hicache.prometheus": ("CacheMetrics",),
     "hicache.request": ("Request", "RequestManager"),
@@ -93,6 +95,7 @@ __all__ = [
     "WritePolicy",
     "__version__",
     "config_to_mapping",
+    "fingerprint_of_model",
     "open_cache",
     "open_groups",
     "read_config",

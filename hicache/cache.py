@@ -47,7 +47,7 @@ from hicache.pools.host import HostPools, require_device, runtime_for
 from hicache.prometheus import CacheMetrics
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
-from hicache.storage.keys import StorageKeys
+from hicache.storage.keys import StorageKeys, warn_of_no_fingerprint
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
@@ -272,6 +272,8 @@ class UnifiedRadixCache:
             if tiers.storage is not None:
                 # Not by `attach_storage`: all ranks agree whether each has opened its backend when all of it is open.
                 tiers.storage.open()
+                if config.storage is not None and config.storage.model_fingerprint is None:
+                    warn_of_no_fingerprint()
             opened.pop_all()
         cache = cls(kept, tiers)
         if metrics is not None:

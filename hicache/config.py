@@ -349,8 +349,9 @@ OWN_KEYS = tuple(one.name for one in fields(ExtraConfig) if one.name != "options
 class StorageConfig:
     """The storage tier of a cache, below its host tier.
 
-    `backend`: a registered name, an entry point or `module:Class`. `model`: the model and its weights, such as
-    "org/name@revision". It is part of every key and has no default: two models under one name would share KV.
+    `backend`: a registered name, an entry point or `module:Class`. `model`: the name of the model, such as "org/name".
+    `model_fingerprint`: what identifies its weights and its configuration, as `hicache.fingerprint_of_model` gives it;
+    without it, models of one name and shape share their pages, which is logged once. Both are part of every key.
     `options`: of the backend; `repr` leaves them out, because some are secret. The next four are the keys of
     ExtraConfig. `timeout_cap_s`: the longest wait for a prefetch with the stop policy `timeout`. `limit_tokens`: FULL
     tokens that prefetches may bring at a time. `answer_timeout_s`: how long one call of the backend may take before
@@ -370,9 +371,14 @@ class StorageConfig:
     limit_tokens: int = 1 << 20
     answer_timeout_s: float = 30.0
     executor: ExecutorKind = ExecutorKind.THREADED
+    model_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        _check_types(self, "storage.", backend=str, model=str)
+        _check_types(self, "storage.", backend=str, model=str, model_fingerprint=(str, None))
+        if self.model_fingerprint == "":
+            raise ConfigurationError(
+                "storage.model_fingerprint must be None or a text of one character or more, got ''"
+            )
         if not isinstance(self.options, Mapping):
             raise ConfigurationError(f"storage.options must be a Mapping, got a {type(self.options).__name__}")
         _take_choices(self, "storage.", stop_policy=StopPolicy, executor=ExecutorKind)

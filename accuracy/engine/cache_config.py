@@ -74,12 +74,15 @@ def with_host(config: CacheConfig, *, tokens: int, states: int, policy: WritePol
     return replace(config, host=host)
 
 
-def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any], model: str) -> CacheConfig:
+def with_storage(
+    config: CacheConfig, *, backend: str, options: Mapping[str, Any], model: str, fingerprint: str
+) -> CacheConfig:
     """The same with a storage tier below its host tier. A request waits until its prefetch is complete."""
     assert config.host is not None, "expected a configuration with a host tier, which storage needs"
     storage = StorageConfig(
         backend=backend,
         model=model,
+        model_fingerprint=fingerprint,
         options=options,
         prefetch_threshold=0,
         prefetch_timeout_base=1.0,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
 
+from hicache.fingerprint import fingerprint_of_model
 from hicache.types import Tokens
 
 
@@ -26,6 +29,14 @@ class ModelRunner:
     def new_cache(self) -> DynamicCache:
         """An empty cache with the layers of the model."""
         return DynamicCache(config=self.model.config)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What identifies the model in storage: its configuration, and the commit or the name of its weights."""
+        config = self.model.config
+        revision = getattr(config, "_commit_hash", None) or config.name_or_path or "drawn from a seed"
+        table = json.loads(config.to_json_string(use_diff=False))
+        return fingerprint_of_model(table, revision=revision, dtype=str(self.model.dtype))
 
     @contextmanager
     def off_device(self) -> Iterator[None]:

@@ -108,7 +108,10 @@ class Passes:
             device=model.runner.device.type,
         )
         config = with_host(config, tokens=size.tokens, states=size.states, policy=WritePolicy.WRITE_THROUGH)
-        return with_storage(config, backend=backend, options=options, model=model.runner.model_type)
+        runner = model.runner
+        return with_storage(
+            config, backend=backend, options=options, model=runner.model_type, fingerprint=runner.fingerprint
+        )
 
 
 def uncached_pass(runner: ModelRunner, first: ScoredPass) -> ScoredPass:

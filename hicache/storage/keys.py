@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
-from hicache.config import CacheConfig, Layout, ModelShape, PoolShape, Topology
+from hicache.config import CacheConfig, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
 from hicache.types import Pool
+
+LOG = logging.getLogger(__name__)
+
+VERSION = "v2"
+"""Of the form of keys and of the bytes of pages. A change of either raises it: pages of another version are not found.
+
+Scopes of the first version have no version in them.
+"""
+
+UNIDENTIFIED = "unidentified"
+"""In the scope of a cache that was opened without a fingerprint of its model."""
 
 MAX_CHARACTERS = 200
 """The longest scope, and the longest key: a path with both stays below the limits of file systems."""
@@ -78,9 +90,9 @@ def _shard_named(name: str) -> Shard:
 class StorageKeys:
     """The names of one cache's pages in storage.
 
-    `scope`: the model's name and a fingerprint of everything that decides what the bytes of a page mean. `shards`: by
-    pool, the name of this rank's part of a page; ranks with the same bytes share a shard. `written`: the pools whose
-    shard this rank writes, so that each shard has one writer.
+    `scope`: the model's name, VERSION, UNIDENTIFIED if it is so, and a digest of everything that decides what the bytes
+    of a page mean. `shards`: by pool, the name of this rank's part of a page; ranks with the same bytes share a shard.
+    `written`: the pools whose shard this rank writes, so that each shard has one writer.
     """
 
     scope: str
@@ -90,16 +102,12 @@ class StorageKeys:
     @classmethod
     def of(cls, config: CacheConfig) -> StorageKeys:
         """The names for a cache with a storage tier."""
-        storage, host, model = config.storage, config.host, config.model
-        assert storage is not None, "expected a configuration with a storage tier"
-        assert host is not None, "expected a configuration with a host tier, which storage needs"
+        model = config.model
         assert model is not None, "expected a configuration with a model, which storage needs"
-        fingerprint = _fingerprint(storage.model, model, config.page_size, host.layout, bigram=config.bigram)
-        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", storage.model)[:64]
         shards = {pool.name: _shard(config.topology, is_shared=_is_shared(model, pool)) for pool in model.pools}
         is_first = config.topology.tp_rank == 0
         written = frozenset(pool.name for pool in model.pools if is_first or not _is_shared(model, pool))
-        return cls(check_scope(f"{readable}-{fingerprint}"), shards, written)
+        return cls(_scope_of(config), shards, written)
 
     def of_pages(self, pool: str, hashes: Iterable[str]) -> list[str]:
         """The key of each page of a pool, by the hash of its prefix."""
@@ -116,17 +124,38 @@ def _shard(ranks: Topology, *, is_shared: bool) -> str:
     return f"tp{tensor}.cp{ranks.cp_rank}of{ranks.cp_size}.pp{ranks.pp_rank}of{ranks.pp_size}"
 
 
+@cache
+def warn_of_no_fingerprint() -> None:
+    """Log, once in a process, what a cache risks that was opened without a fingerprint of its model."""
+    LOG.warning(
+        "storage.model_fingerprint is not given: models of one name and shape share their pages in storage, also if "
+        "they differ in weights or in RoPE; hicache.fingerprint_of_model makes one of a model's config.json"
+    )
+
+
+def _scope_of(config: CacheConfig) -> str:
+    storage, host, model = config.storage, config.host, config.model
+    assert storage is not None, "expected a configuration with a storage tier"
+    assert host is not None, "expected a configuration with a host tier, which storage needs"
+    assert model is not None, "expected a configuration with a model, which storage needs"
+    meaning = (
+        ("version", VERSION),
+        ("model", storage.model),
+        ("fingerprint", storage.model_fingerprint),
+        ("page_size", config.page_size),
+        ("bigram", config.bigram),
+        ("layout", host.layout.value),
+    )
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", storage.model)[:64]
+    version = VERSION if storage.model_fingerprint is not None else f"{VERSION}-{UNIDENTIFIED}"
+    return check_scope(f"{readable}-{version}-{_digest(meaning, model)}")
+
+
 @lru_cache(1 << 8)
-def _fingerprint(name: str, model: ModelShape, page_size: int, layout: Layout, *, bigram: bool) -> str:
+def _digest(meaning: tuple[tuple[str, object], ...], shape: ModelShape) -> str:
     """32 digits for everything that decides what the bytes of a page mean."""
-    meaning = {
-        "model": name,
-        "shape": asdict(model),
-        "page_size": page_size,
-        "bigram": bigram,
-        "layout": layout.value,
-    }
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
+    text = json.dumps({**dict(meaning), "shape": asdict(shape)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _is_shared(model: ModelShape, pool: PoolShape) -> bool:

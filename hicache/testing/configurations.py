@@ -185,6 +185,7 @@ def with_storage(
     storage = StorageConfig(
         backend=SCRIPTED,
         model="tiny",
+        model_fingerprint="of tests",
         options={"store": f"{config.name}/{stop_policy.value}"},
         prefetch_threshold=threshold_pages * config.page_size,
         prefetch_timeout_base=TIMEOUT_BASE_S,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from hicache.errors import ConfigurationError, PoolMismatchError, StaleHandleErr
 from hicache.pools.buffers import RawBytes, TierPools
 from hicache.runtime import Runtime
 from hicache.storage.file import FileStorage
+from hicache.storage.keys import warn_of_no_fingerprint
 from hicache.storage.memory import MemoryStorage
 from hicache.tests.pools.two_tiers import stored_config
 from hicache.types import SHARED, Slots, Tokens
@@ -349,18 +352,67 @@ def test_sidecars_survive_a_restart(backend: str, tmp_path: Path) -> None:
         assert np.array_equal(found[name], expected), f"{name}: other bytes came back from storage"
 
 
+def first_version(config: CacheConfig) -> str:
+    """The scope that the first version of keys gave to a cache: it has neither a version nor a fingerprint."""
+    storage, host, model = config.storage, config.host, config.model
+    assert storage is not None, "it has a storage tier"
+    assert host is not None, "it has a host tier"
+    assert model is not None, "it has a model"
+    names = {"model": storage.model, "shape": asdict(model)}
+    meaning = {**names, "page_size": config.page_size, "bigram": config.bigram, "layout": host.layout.value}
+    digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
+    return f"org-name-1-{digest}"
+
+
+def stored_tokens(root: Path) -> int:
+    """What a cache on disk finds of the prompt in storage."""
+    with open_on_disk(root, stop_policy=StopPolicy.WAIT_COMPLETE) as cache:
+        operation = cache.prefetch(cache.key(PROMPT))
+        assert operation is not None, "the prompt is as long as the threshold"
+        cache.drain()
+        came = cache.check_prefetch(operation)
+        assert came is not None, "it was drained"
+        return came
+
+
+def test_pages_of_the_first_version_are_a_miss_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("hicache.storage.keys._scope_of", first_version)
+        with open_on_disk(tmp_path) as cache:
+            insert_prompt(cache)
+            cache.drain()
+        assert stored_tokens(tmp_path) == len(PROMPT), "the earlier version finds its own pages"
+    assert stored_tokens(tmp_path) == 0, "STORE-1: pages of an earlier version are not served"
+    monkeypatch.setattr("hicache.storage.keys._scope_of", first_version)
+    assert stored_tokens(tmp_path) == len(PROMPT), "the pages of the earlier version are still there"
+
+
+def test_storage_without_a_fingerprint_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_no_fingerprint.cache_clear()
+    for fingerprint in ("a", None, None):
+        with open_on_disk(tmp_path, model_fingerprint=fingerprint):
+            expected = 0 if fingerprint else 1
+            assert len(caplog.messages) == expected, f"{fingerprint}: expected {expected} warnings, {caplog.messages}"
+    (warning,) = caplog.messages
+    assert warning.startswith("storage.model_fingerprint is not given"), f"got {warning!r}"
+
+
 # Closed, it has no thread left, whatever happened inside; if it could not be opened, it has none either.
 
 
-def open_on_disk(root: Path, **options: object) -> UnifiedRadixCache:
+def open_on_disk(root: Path, **changes: Any) -> UnifiedRadixCache:
+    given: dict[str, Any] = {
+        "model": "org/name@1",
+        "options": {"root": str(root)},
+        "prefetch_threshold": PAGE,
+        **changes,
+    }
     return open_cache(
         page_size=PAGE,
         capacity_tokens=CAPACITY,
         model=KV_ONLY,
         host=HostConfig({"full": CAPACITY}),
-        storage=StorageConfig(
-            "file", model="org/name@1", options={"root": str(root), **options}, prefetch_threshold=PAGE
-        ),
+        storage=StorageConfig("file", **given),
     )
 
 
@@ -402,7 +454,7 @@ def test_an_exception_passes_and_leaves_no_thread(tmp_path: Path, threads: Threa
 
 def test_a_cache_that_cannot_be_opened_leaves_no_thread(tmp_path: Path, threads: Threads) -> None:
     with pytest.raises(ConfigurationError, match="'file' has no option 'rood', which is 'x'"):
-        open_on_disk(tmp_path, rood="x")
+        open_on_disk(tmp_path, options={"root": str(tmp_path), "rood": "x"})
     assert threads() == [], f"after a refusal there are {threads()}"
 
 

@@ -35,6 +35,7 @@ TAKEN: Mapping[str, tuple[Any, ...]] = {
     "HostConfig.selective_hits": (HUGE,),
     "HostConfig.load_back_threshold_tokens": (HUGE,),
     "StorageConfig.model": ("x", "\0"),
+    "StorageConfig.model_fingerprint": ("x", "\0"),
     "StorageConfig.prefetch_threshold": (HUGE,),
     "StorageConfig.prefetch_timeout_base": (1.5, HUGE),
     "StorageConfig.prefetch_timeout_per_ki_token": (1.5, HUGE),

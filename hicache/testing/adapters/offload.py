@@ -296,7 +296,9 @@ class OffloadCacheAdapter(ChunkCacheAdapter):
         store = store_of(config)
         self._objects = None
         if config.storage is not None and store is not None:
-            self._objects = StoredObjects(store, f"{config.storage.model}/kv/chunk{opened.chunk_tokens}")
+            self._objects = StoredObjects(
+                store, f"{config.storage.model}/{config.storage.model_fingerprint}/kv/chunk{opened.chunk_tokens}"
+            )
         return self.cache_type(opened, self.device, self._objects, self._digest)
 
     @classmethod
@@ -356,7 +358,7 @@ def chunk_config(
     rules = {"publish": Publish.REQUEST, **rules}
     geometry = Geometry({FULL: block}, duplicates=True, chunk_tokens=chunk, **rules)  # type: ignore[arg-type] # by name
     store = {"store": f"offload/{geometry.name}/{executor.value}"}
-    storage = StorageConfig(BACKEND, "tiny", store, prefetch_threshold=0)
+    storage = StorageConfig(BACKEND, "tiny", store, prefetch_threshold=0, model_fingerprint="of tests")
     return GeometricConfig(
         capacity_tokens={FULL: PAGES * geometry.alignment},
         page_size=geometry.alignment,

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from hicache.cache import UnifiedRadixCache
 from hicache.config import CacheConfig, Topology
-from hicache.parallel import communicators, torch_group
+from hicache.parallel import agree, communicators, torch_group
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import axis_ranks, world_rank
@@ -195,6 +195,14 @@ class OwnGroups(ReferenceAdapter):
 def _own_ranks(topology: Topology) -> Mapping[str, tuple[tuple[int, ...], ...]]:
     own = world_rank(topology)
     return {axis: tuple(ranks for ranks in lists if own in ranks) for axis, lists in axis_ranks(topology).items()}
+
+
+class OwnFingerprint(ReferenceAdapter):
+    """A rank opens with another fingerprint of the model than the others."""
+
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        with patch.object(agree, "PER_RANK", agree.PER_RANK | {"model_fingerprint"}):
+            super().__init__(config, groups)
 
 
 class EveryRankWrites(ReferenceAdapter):

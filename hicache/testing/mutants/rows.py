@@ -15,6 +15,7 @@ from hicache.testing.mutants.ranks import (
     NothingMissing,
     OwnCapacities,
     OwnClock,
+    OwnFingerprint,
     OwnGroups,
     PoolByPool,
     SidecarsOnTheirOwn,
@@ -149,6 +150,14 @@ ROWS = (
         adapter=EveryRankWrites,
         test="test_shards.py::test_every_shard_is_written_by_one_rank[gloo-tp2-mla]",
         told=r"RANK-6: expected one writer for each object",
+    ),
+    Row(
+        slug="fingerprint-of-its-own",
+        source="ours",
+        clauses=("RANK-1",),
+        adapter=OwnFingerprint,
+        test="test_opening.py::test_ranks_with_different_configurations_are_all_refused[gloo-tp2]",
+        told=r"RANK-1: another_fingerprint on one rank: expected a ConfigurationError",
     ),
     Row(
         slug="timeout-by-its-own-clock",

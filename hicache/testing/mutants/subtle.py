@@ -87,6 +87,19 @@ class ModelsByReadableName(OtherParts):
     parts = ((storage_io, "StorageKeys", _ReadableNames),)
 
 
+class _NoFingerprint(StorageKeys):
+    @classmethod
+    def of(cls, config: CacheConfig) -> StorageKeys:
+        assert config.storage is not None, "names are those of a cache with storage"
+        return StorageKeys.of(replace(config, storage=replace(config.storage, model_fingerprint=None)))
+
+
+class ModelsByNameAndShape(OtherParts):
+    """Names a model in storage by its name and its shape alone, whatever its RoPE and its revision."""
+
+    parts = ((storage_io, "StorageKeys", _NoFingerprint),)
+
+
 def _short_seed(namespace: Namespace) -> bytes:
     return chain_seed(namespace)[:2]
 
@@ -606,6 +619,14 @@ class HostHitsReportedAsDevice(ReferenceAdapter):
 
 
 ROWS = (
+    Row(
+        slug="models-by-name-and-shape",
+        source="vllm#56311",
+        clauses=("STORE-1",),
+        adapter=ModelsByNameAndShape,
+        test=f"{STORE}test_models_of_one_name_and_shape_read_nothing_of_each_other",
+        told="STORE-1: the model",
+    ),
     Row(
         slug="models-by-readable-name",
         source="ours",

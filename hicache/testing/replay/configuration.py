@@ -248,6 +248,7 @@ def storage_config(
         backend=settings.backend,
         **asdict(replace(extra, options={name: _with_folder(value, directory) for name, value in options.items()})),
         model="replay",
+        model_fingerprint="no model",
         stop_policy=settings.stop_policy,
         timeout_cap_s=_LONGEST_WAIT_S,
         limit_tokens=host.capacity_tokens[Component.FULL],

@@ -61,6 +61,7 @@ STORED_STORY = replace(
     storage=StorageConfig(
         backend=BACKEND,
         model="story",
+        model_fingerprint="no model",
         options={"store": "story"},
         prefetch_threshold=0,
         stop_policy=StopPolicy.WAIT_COMPLETE,

@@ -12,7 +12,7 @@ from hicache.testing.plugin.tags import SUITES
 
 SHARED = (
     *("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.config_mapping"),
-    "hicache.parallel.group",
+    *("hicache.fingerprint", "hicache.parallel.group"),
 )
 GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 CACHE = ("hicache.cache", "hicache.prometheus", "hicache.request", "hicache.runtime", "hicache.verbs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,16 @@ def scope_of(model: str) -> str:
 @pytest.mark.parametrize("other", ["org-llama", "org/llama ", "org//llama", "ORG/llama", "org.llama"])
 def test_models_that_look_alike_in_a_name_share_nothing(other: str) -> None:
     assert scope_of(other) != scope_of("org/llama"), f"STORE-1: {other!r} is another model than 'org/llama'"
+
+
+@pytest.mark.parametrize("fingerprint", [None, "a"])
+def test_a_scope_says_its_version_and_whether_the_model_is_identified(fingerprint: str | None) -> None:
+    config = stored_config()
+    assert config.storage is not None, "it has a storage tier"
+    given = replace(config, storage=replace(config.storage, model="org/m", model_fingerprint=fingerprint))
+    form = r"org-m-v2-[0-9a-f]{32}" if fingerprint else r"org-m-v2-unidentified-[0-9a-f]{32}"
+    scope = StorageKeys.of(given).scope
+    assert re.fullmatch(form, scope), f"STORE-1: expected {form}, got {scope}"
 
 
 @given(st.text(min_size=1, max_size=300))

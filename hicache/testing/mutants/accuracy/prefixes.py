@@ -10,7 +10,7 @@ from hicache.components import component_tree
 from hicache.components.base import ComponentTier
 from hicache.components.component_tree import REGISTRY
 from hicache.components.swa import SwaComponent
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, StorageConfig
 from hicache.parallel.group import Group
 from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
@@ -133,10 +133,21 @@ class HashesOfTokensAlone(_OtherKeys):
         return Key(key.tokens, _Unnamed(None, None, None, whose=key.namespace))
 
 
-class DtypeUnnamed(ReferenceAdapter):
-    """Storage is named after a model whatever its dtype."""
+class FingerprintUnnamed(ReferenceAdapter):
+    """Storage is named after a model whatever its RoPE and its revision."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
-        names = StorageKeys.of(replace(config, model=reshaped(config.model, dtype=""))) if config.storage else None
+        names = StorageKeys.of(self.named(config, config.storage)) if config.storage else None
         with patch.object(StorageKeys, "of", lambda _: names):
             super().__init__(config, groups)
+
+    def named(self, config: CacheConfig, storage: StorageConfig) -> CacheConfig:
+        """The configuration that storage is named after."""
+        return replace(config, storage=replace(storage, model_fingerprint=None))
+
+
+class DtypeUnnamed(FingerprintUnnamed):
+    """Storage is named after a model whatever its dtype, which the fingerprint has too."""
+
+    def named(self, config: CacheConfig, storage: StorageConfig) -> CacheConfig:
+        return replace(super().named(config, storage), model=reshaped(config.model, dtype=""))

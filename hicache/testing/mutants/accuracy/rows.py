@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hicache.testing.mutants.accuracy.prefixes import (
     DtypeUnnamed,
+    FingerprintUnnamed,
     FreesWhatIsKept,
     HashesOfTokensAlone,
     HostAsDevice,
@@ -44,6 +45,7 @@ DAMAGED = "test_recovery.py::test_a_page_that_comes_back_with_other_bytes_is_com
 FAILED = "test_recovery.py::test_tokens_whose_copy_failed_are_computed_again"
 LORA = "test_namespaces.py::test_no_lora_is_answered_from_the_kv_of_another"
 DTYPE = "test_namespaces.py::test_no_model_is_answered_from_stored_kv_of_another_dtype"
+ROPE = "test_namespaces.py::test_no_model_is_answered_from_stored_kv_of_another_rope"
 
 FROM_DEVICE, FROM_HOST, FROM_STORAGE = (
     rf"REQ-3: \d+ tokens from {tier}, and \d+ more: expected the logits of the cache that was never stored"
@@ -235,6 +237,14 @@ ROWS = (
         clauses=("STORE-1",),
         adapter=DtypeUnnamed,
         test=DTYPE,
+        told=APART,
+    ),
+    Row(
+        slug="no-fingerprint-in-the-name",
+        source="vllm#56311",
+        clauses=("STORE-1",),
+        adapter=FingerprintUnnamed,
+        test=ROPE,
         told=APART,
     ),
     Row(
