@@ -89,10 +89,14 @@ class CachedModel(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The generated text after each prompt. Raises ValueError for a task that samples its answers."""
-        prompts = [self._prompt(request.task_name, *request.args) for request in requests]
+        encode = self._vocabulary.encode
+        return self.generate([(one.task_name, encode(one.args[0]), one.args[1]) for one in requests])
+
+    def generate(self, asked: Sequence[tuple[str, Sequence[int], Mapping[str, Any]]]) -> list[str]:
+        """The generated text for each task, prompt in tokens, and options as lm-eval has them."""
+        prompts = [self._prompt(*one) for one in asked]
         texts = {
-            number: self._text(logits, _stops(requests[number].args[1]))
-            for number, logits in self._recorder.answer(prompts)
+            number: self._text(logits, _stops(asked[number][2])) for number, logits in self._recorder.answer(prompts)
         }
         return [texts[number] for number in range(len(prompts))]
 
@@ -112,11 +116,11 @@ class CachedModel(TemplateLM):
         pairs = [make_disjoint_window(window) for window in windows]
         return [_Scored(task, [*context, *expected[:-1]], expected) for context, expected in pairs]
 
-    def _prompt(self, task: str, context: str, options: Mapping[str, Any]) -> Prompt:
+    def _prompt(self, task: str, context: Sequence[int], options: Mapping[str, Any]) -> Prompt:
         if options.get("do_sample") and options.get("temperature", 1) > 0:
             raise ValueError(f"sampled answers cannot be compared between passes: {dict(options)}")
         limit = int(options.get("max_gen_toks", MAX_ANSWER_TOKENS))
-        tokens = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
+        tokens = _tokens(context[-(self._max_tokens - limit) :])
         return Prompt(task, tokens, len(tokens) - 1, self._enough(_stops(options), limit))
 
     def _text(self, logits: torch.Tensor, stops: Sequence[str]) -> str:
@@ -232,10 +236,18 @@ def evaluate(
     `batch_size`: how many requests one forward may compute.
     """
     recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS, batch_size=batch_size)
+    model = CachedModel(recorder, vocabulary, max_tokens=max_tokens)
+    return evaluate_model(model, recorder, tasks, limit=limit, chats=chats)
+
+
+def evaluate_model(
+    model: Any, recorder: RequestRecorder, tasks: Sequence[Any], *, limit: int | None, chats: bool
+) -> ScoredPass:
+    """The same for any model of lm-eval whose requests reach this recorder."""
     started = time.perf_counter()
     with _one_process():
         results = simple_evaluate(
-            model=CachedModel(recorder, vocabulary, max_tokens=max_tokens),
+            model=model,
             tasks=list(tasks),
             task_manager=TaskManager(include_defaults=False),
             bootstrap_iters=0,

@@ -41,7 +41,10 @@ class CacheSize:
 
 
 class Passes:
-    """`setup`: the model over its cache, with a host tier, and file storage in `folder`. Close it at the end."""
+    """`setup`: the model over its cache, with a host tier, and file storage in `folder`. Close it at the end.
+
+    `vocabulary`: of the model.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Passes:
         open_cache: OpenCache,
         folder: Path,
     ) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._tasks = tasks
         self._size = size
         self.folder = folder
@@ -64,7 +67,7 @@ class Passes:
         config = self.setup.model.runner.model.config.get_text_config(decoder=True)
         return evaluate(
             self.setup.engine(self._size.chunk_tokens),
-            self._vocabulary,
+            self.vocabulary,
             self._tasks,
             max_tokens=config.max_position_embeddings,
             limit=limit,
