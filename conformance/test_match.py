@@ -86,7 +86,7 @@ def test_a_page_that_differs_in_one_token_is_not_found(driver: Driver) -> None:
     page = driver.config.page_size
     for position in (page, 2 * page - 1):
         tokens = driver.prompt([1, 2])
-        tokens[position] += 1_000
+        tokens[position] -= 1_000
         found = len(driver.match(driver.key(tokens)).device_indices)
         assert found == page, f"MATCH-1: token {position} differs: expected {page}, found {found}"
 

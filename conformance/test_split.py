@@ -172,7 +172,7 @@ def test_nodes_are_split_at_page_boundaries_only(driver: Driver, page: int) -> N
     tokens = driver.prompt([1, 2, 3])
     driver.put(driver.key(tokens))
     other = list(tokens)
-    other[page * driver.config.page_size - 1] += 1000
+    other[page * driver.config.page_size - 1] -= 1000
     driver.put(driver.key(other))
     cached = [place for place in residency(driver.snapshot(), driver.config) if place[0] == FULL]
     expected = 3 + 3 - (page - 1)

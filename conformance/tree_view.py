@@ -13,6 +13,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.prompts import page_numbers
 from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import SHARED, Component, Namespace, Slots, Tier
@@ -208,8 +209,7 @@ def _places(snapshot: Snapshot, row: int, component: str, config: CacheConfig) -
 
 
 def _pages(config: CacheConfig, prefix: bytes) -> Pages:
-    tokens = tokens_of_prefix(prefix, bigram=config.bigram)[int(config.bigram) :]
-    return tuple((token - 1) // config.page_size for token in tokens[:: config.page_size])
+    return page_numbers(tokens_of_prefix(prefix, bigram=config.bigram), config)
 
 
 def _rows(driver: Driver, snapshot: Snapshot) -> Iterator[tuple[Pages, int]]:

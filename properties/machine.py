@@ -28,7 +28,11 @@ from .small_caches import configurations, drawn, geometric, small_geometries, st
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Opens one adapter. The driver checks the laws after every verb. `operations`: verbs called, per example."""
+    """Opens one adapter. The driver checks the laws after every verb. `operations`: verbs called, per example.
+
+    `before`: the number before those of the pages that the prompts of an example have: which pages are similar, and in
+    what they differ, depends on it.
+    """
 
     adapter_type: ClassVar[type[CacheAdapter]]
     components: ClassVar[tuple[str, ...]]
@@ -39,6 +43,7 @@ class CacheMachine(RuleBasedStateMachine):
     def open(self, data: st.DataObject) -> None:
         """Open an empty cache of a drawn configuration. A configuration that the adapter refuses is rejected."""
         self.config: CacheConfig = data.draw(drawn(self.caches()), label="configuration").config
+        self.before: int = data.draw(st.integers(0, 24), label="number before the pages")
         store = store_of(self.config)
         if store is not None:
             store.empty()
@@ -89,7 +94,8 @@ class CacheMachine(RuleBasedStateMachine):
     def key(self, pages: Sequence[int], tail: int, namespace: Namespace) -> Key:
         """The key of a prompt of whole pages and so many more tokens."""
         allowed = namespace if Capability.NAMESPACES in self.adapter_type.capabilities else SHARED
-        return self.driver.key([*self.driver.prompt(pages), *range(tail)], allowed)
+        numbers = [self.before + page for page in pages]
+        return self.driver.key([*self.driver.prompt(numbers), *range(tail)], allowed)
 
     def slots_of(self, component: str, pages: int) -> int:
         """The slots of so many pages of a component; a state counts as a page of one slot."""

@@ -162,7 +162,7 @@ class Driver:
         return make_key(tokens, namespace)
 
     def prompt(self, pages: Sequence[int]) -> list[int]:
-        """The tokens of exactly these whole pages: equal numbers give equal pages, unequal ones differ at once."""
+        """The tokens of exactly these whole pages: equal numbers give equal pages, unequal ones similar pages."""
         return page_tokens(pages, self.config)
 
     def elements(self, key: Key) -> int:
