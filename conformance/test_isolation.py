@@ -12,6 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
+from .near_prompts import SIMILAR_NAMESPACES
 from .scenario import (
     FULL,
     evict_all,
@@ -30,38 +31,7 @@ from .tree_view import residency, snapshot_values
 # SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are.
 
 
-LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
-
-SIMILAR = tuple(
-    Namespace(lora=lora, salt=salt, tenant=tenant)
-    for lora, salt, tenant in (
-        (None, None, None),
-        ("", None, None),
-        (None, "", None),
-        (None, None, ""),
-        ("", "", ""),
-        ("a", "b", None),
-        ("ab", None, None),
-        (None, "ab", None),
-        ("a", None, "b"),
-        (None, "a", "b"),
-        ("b", "a", None),
-        ("a", "b", ""),
-        ("a|b", None, None),
-        ("a/b", None, None),
-        ("a,b", None, None),
-        ('a","salt":"b', None, None),
-        ("aSb", None, None),
-        ("aTb", None, None),
-        (f"aS{LENGTH_OF_ONE}b", None, None),
-        ("a\0b", None, None),
-        ("None", None, None),
-        ("A", "B", None),
-        ("a ", "b", None),
-        ("\u00e9", None, None),
-        ("e\u0301", None, None),
-    )
-)
+SIMILAR = tuple(dict.fromkeys(namespace for group in SIMILAR_NAMESPACES for namespace in group))
 """Namespaces that collide if fields are joined without lengths or tags, or with None as a text."""
 
 

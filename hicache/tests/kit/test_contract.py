@@ -14,7 +14,7 @@ from hicache.testing.plugin.gate import clauses_missing_in, clauses_named_in
 from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {
-    "KEY": 6,
+    "KEY": 7,
     "POOL": 11,
     "MATCH": 16,
     "COMP": 3,

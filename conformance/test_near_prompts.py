@@ -1,0 +1,257 @@
+"""KEY-7: a prompt is served only what was computed for all of its tokens, in their order, in its namespace.
+
+The tests need no look at hashes or into the cache: they ask how much is found, by requests, by verbs or by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import cycle, islice
+
+import pytest
+
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.geometry import GeometricConfig
+from hicache.types import SHARED, Key, Namespace, Pool
+
+from .near_prompts import SIMILAR_NAMESPACES, Page, base_pages, joined_pages, near_pages
+from .scenario import FULL, key_of, open_standard, put_on_host, tier_hits
+from .storage_scenes import put_in_storage_alone
+
+OPENING = 9
+"""The first token of a prompt with bigram keys, before its pages."""
+
+TAIL = 7
+"""A token after the last whole page: an admission may have to compute one."""
+
+MANY = 1200
+"""So many prompts, or namespaces, that among digests of 16 bits ten are equal on average."""
+
+
+def tokens_of(driver: Driver, *pages: Page, opening: int = OPENING) -> list[int]:
+    """The tokens of a prompt of these pages."""
+    return [*([opening] if driver.config.bigram else []), *(token for page in pages for token in page)]
+
+
+def compute(driver: Driver, key: Key) -> None:
+    """Cache a prompt of whole pages, by verbs or by a request."""
+    if Capability.VERBS in driver.adapter.capabilities:
+        driver.put(key)
+        return
+    admission = driver.admit(key)
+    assert admission is not None, f"REQ-5: nothing else runs: expected {len(key.tokens)} tokens to be admitted"
+    driver.finish(admission.request)
+    driver.drain()
+
+
+def found(driver: Driver, key: Key) -> int:
+    """How many elements of a prompt are found, by a match or a look-up: the larger number if there are both."""
+    lengths: list[int] = []
+    if Capability.VERBS in driver.adapter.capabilities:
+        match = driver.adapter.match(key, chunked=True)
+        lengths.append(len(match.device_indices) + match.host_hit_length)
+    if Capability.REQUESTS in driver.adapter.capabilities:
+        lengths.append(driver.adapter.lookup(key))
+    return max(lengths)
+
+
+def require(driver: Driver, tokens: Sequence[int], most: int, why: str, namespace: Namespace = SHARED) -> None:
+    """KEY-7: at most so many pages of a prompt are found."""
+    pages, rest = divmod(found(driver, driver.key(tokens, namespace)), driver.config.page_size)
+    assert pages <= most, f"KEY-7: {why}: expected {most} pages of {list(tokens)} in {namespace}, got {pages}"
+    assert not rest, f"KEY-1: expected whole pages of {list(tokens)}, got {rest} tokens more"
+
+
+def require_admission(driver: Driver, tokens: Sequence[int], most: int, why: str) -> None:
+    """KEY-7: a request is given at most so many pages. With BYTES the driver compares them with the prompt's."""
+    if Capability.REQUESTS not in driver.adapter.capabilities:
+        return
+    admission = driver.admit(driver.key([*tokens, TAIL]))
+    assert admission is not None, f"REQ-5: nothing else runs: expected {len(tokens) + 1} tokens to be admitted"
+    pages = admission.cached_tokens // driver.config.page_size
+    driver.abort(admission.request)
+    assert pages <= most, f"KEY-7: {why}: expected a request of {list(tokens)} to be given {most} pages, got {pages}"
+
+
+def require_found(driver: Driver, key: Key) -> None:
+    """MATCH-1: all of a prompt is found that was computed before."""
+    expected, count = driver.elements(key), found(driver, key)
+    assert count == expected, f"MATCH-1: the prompt was computed: expected {expected} tokens of it, got {count}"
+
+
+@clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
+def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
+    for page in base_pages(driver.config.page_size):
+        key = driver.key(tokens_of(driver, page, page))
+        compute(driver, key)
+        require_found(driver, key)
+        near = near_pages(page)
+        for common, pages in near.items():
+            why = f"of a cached page it has {common} alone"
+            for other in pages:
+                require(driver, tokens_of(driver, other, page), 0, why)
+                require(driver, tokens_of(driver, page, other), 1, why)
+        # Some caches find from then on what was admitted, so that each of these is admitted once.
+        for other in {next(iter(pages)) for pages in near.values()}:
+            require_admission(driver, tokens_of(driver, other, page), 0, "it is similar to a cached page")
+
+
+@clause("KEY-7", needs=[Capability.PAGED], verbs=False)
+def test_tokens_that_are_equal_once_they_are_joined_are_told_apart(driver: Driver) -> None:
+    for first, second in joined_pages(driver.config.page_size):
+        compute(driver, driver.key(first))
+        require(driver, second, 0, f"{list(first)} is cached, whose ids joined without a width are the same")
+
+
+@clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
+def test_a_page_is_found_after_all_pages_before_it(driver: Driver) -> None:
+    for cached in ([1, 2], [3, 4], [5, 1, 6], [7, 1, 8]):
+        compute(driver, key_of(driver, cached))
+        require_found(driver, key_of(driver, cached))
+    for pages, most in (
+        *(([1, 4], 1), ([3, 2], 1), ([2], 0), ([4, 4], 0), ([2, 1], 0), ([6], 0)),
+        *(([5, 1, 8], 2), ([7, 1, 6], 2), ([1, 6], 1), ([1, 1], 1), ([1, 1, 6], 1), ([1, 2, 2], 2), ([3, 3, 4], 1)),
+    ):
+        require(driver, driver.prompt(pages), most, "each page was computed after other pages alone")
+
+
+@clause("KEY-7", "KEY-3", needs=[Capability.BIGRAM], verbs=False)
+def test_a_pair_is_both_of_its_tokens_in_their_order(driver: Driver) -> None:
+    size = driver.config.page_size
+    page = base_pages(size)[0]
+    compute(driver, driver.key(tokens_of(driver, page, page)))
+    require(driver, tokens_of(driver, page, page, opening=OPENING + 1), 0, "the first token of the first pair differs")
+    last = (*page[:-1], page[-1] + 1)
+    require(driver, tokens_of(driver, page, last), 1, "the last token of the last pair differs")
+    turned = [list(islice(cycle(pair), size + 1)) for pair in ((100, 101), (101, 100))]
+    compute(driver, driver.key(turned[0]))
+    require(driver, turned[1], 0, "of each cached pair it has the tokens in the other order")
+
+
+@clause("KEY-7", "KEY-2", "SEC-1", "MATCH-1", bigram=True, verbs=False)
+def test_a_prompt_is_found_in_exactly_its_namespace(driver: Driver) -> None:
+    for number, group in enumerate(SIMILAR_NAMESPACES):
+        tokens = driver.prompt([number + 1])
+        for namespace in group:
+            require(driver, tokens, 0, f"it was computed in others of {group}", namespace)
+            compute(driver, driver.key(tokens, namespace))
+            require_found(driver, driver.key(tokens, namespace))
+
+
+@contextmanager
+def open_roomy(adapter_type: type[CacheAdapter]) -> Iterator[Driver]:
+    """A cache with room for MANY prompts of one page twice."""
+    listed = adapter_type.configurations()
+    if listed is None:
+        driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * MANY})
+    else:
+        config = next((one for one in listed if isinstance(one, GeometricConfig) and one.components == (FULL,)), None)
+        if config is None:
+            pytest.skip(f"{adapter_type.__name__} lists configurations of fixed sizes alone")
+        config = config.with_blocks(2 * MANY * config.page_size // config.geometry.finest)
+        if config.host is not None:
+            config = replace(config, host=replace(config.host, capacity_tokens={FULL: 2 * MANY * config.page_size}))
+        driver = Driver(adapter_type(config), config)
+    # The laws look at the whole cache, and would do so thousands of times.
+    driver.check_every = 0
+    yield driver
+    driver.adapter.close()
+
+
+def compute_unseen(driver: Driver, key: Key) -> None:
+    """Cache a prompt of one page; with requests alone no byte is written, and none is read."""
+    if Capability.VERBS in driver.adapter.capabilities:
+        driver.put(key)
+        return
+    admission = driver.adapter.admit(key)
+    assert admission is not None, f"REQ-5: nothing else runs: expected {len(key.tokens)} tokens to be admitted"
+    driver.adapter.finish(admission.request)
+
+
+@clause("KEY-7", verbs=False)
+def test_among_many_prompts_no_two_share_a_page(adapter_type: type[CacheAdapter]) -> None:
+    with open_roomy(adapter_type) as driver:
+        page = base_pages(driver.config.page_size)[1]
+        for number in range(MANY):
+            tokens = [2_654_435_761 * number % 2**31, *page[1:]]
+            require(driver, tokens, 0, f"{number} other prompts are cached")
+            compute_unseen(driver, driver.key(tokens))
+
+
+@clause("KEY-7", "KEY-2", "SEC-1", needs=[Capability.NAMESPACES], verbs=False)
+def test_among_many_namespaces_no_two_share_a_page(adapter_type: type[CacheAdapter]) -> None:
+    with open_roomy(adapter_type) as driver:
+        tokens = base_pages(driver.config.page_size)[0]
+        for number in range(MANY):
+            namespace = replace(SHARED, **{("lora", "salt", "tenant")[number % 3]: f"name-{number}"})
+            require(driver, tokens, 0, f"{number} other namespaces have the prompt", namespace)
+            compute_unseen(driver, driver.key(tokens, namespace))
+
+
+# The host and storage.
+
+
+@clause("KEY-7", needs=[Capability.HOST], components=[FULL], page_sizes=[16], alone=True)
+def test_a_page_is_found_on_the_host_by_all_of_its_tokens(driver: Driver) -> None:
+    put_on_host(driver, [1, 2])
+    assert tier_hits(driver, [1, 2]) == (0, 2), (
+        f"MATCH-1: expected two pages on the host, got {tier_hits(driver, [1, 2])}"
+    )
+    page = tuple(driver.prompt([1]))
+    for common, pages in near_pages(page).items():
+        for other in pages:
+            require(driver, [*other, *driver.prompt([2])], 0, f"of a page on the host it has {common} alone")
+
+
+STORED = [Capability.HOST, Capability.STORAGE]
+
+
+@clause("KEY-7", "STORE-1", needs=STORED, components=[FULL], page_sizes=[16], alone=True)
+def test_a_stored_page_is_read_for_all_of_its_tokens(driver: Driver) -> None:
+    put_in_storage_alone(driver, [1, 2])
+    page = tuple(driver.prompt([1]))
+    for common, pages in near_pages(page).items():
+        for other in islice(pages, 4):
+            key, why = driver.key([*other, *driver.prompt([2])]), f"of a stored page it has {common} alone"
+            require_nothing_read(driver, key, why)
+    require_nothing_read(driver, key_of(driver, [2]), "it was stored after another page")
+
+
+@clause(
+    "KEY-7", "KEY-2", "SEC-3", needs=[*STORED, Capability.NAMESPACES], components=[FULL], page_sizes=[16], alone=True
+)
+def test_a_stored_page_is_read_in_exactly_its_namespace(driver: Driver) -> None:
+    put_in_storage_alone(driver, [1, 2])
+    for namespace in SIMILAR_NAMESPACES[0]:
+        if namespace != SHARED:
+            key = driver.key(driver.prompt([1, 2]), namespace)
+            require_nothing_read(driver, key, f"it was stored without a namespace, and not in {namespace}")
+
+
+def require_nothing_read(driver: Driver, key: Key, why: str) -> None:
+    """KEY-7: a prefetch of a prompt brings nothing, or is refused."""
+    ticket = driver.prefetch(key)
+    if ticket is None:
+        return
+    driver.drain()
+    tokens = driver.check_prefetch(ticket)
+    assert not tokens, f"KEY-7: {why}: expected nothing to be read for {key.tokens.tolist()}, got {tokens} tokens"
+
+
+@clause("KEY-7", "STORE-1", needs=[Capability.STORAGE, Capability.STEPPED], verbs=False, components=[FULL], alone=True)
+def test_no_two_similar_pages_have_one_object(driver: Driver) -> None:
+    size = driver.config.page_size
+    page, owner = base_pages(size)[0], dict[str, object]()
+    prompts: list[tuple[Sequence[int], Namespace]] = [
+        ((*page, *page), SHARED),
+        *(((*other, *page), SHARED) for pages in near_pages(page).values() for other in pages),
+        *((page, namespace) for group in SIMILAR_NAMESPACES for namespace in group if namespace != SHARED),
+    ]
+    for prompt in dict.fromkeys((tuple(tokens), namespace) for tokens, namespace in prompts):
+        for name in driver.storage_keys(Pool.KV, driver.key(*prompt)):
+            assert name not in owner, f"KEY-7: object {name} is that of {prompt} and of {owner[name]}"
+            owner[name] = prompt
