@@ -33,7 +33,7 @@ def test_each_page_differs_from_page_1_in_one_token(size: int) -> None:
 def test_the_pages_that_tests_use_most_are_alike_in_what_weak_keys_look_at() -> None:
     config = tiny_config(FULL, page_size=3, pages=8, window=3)
     pages = [page_tokens([number], config) for number in range(1, 8)]
-    alike = {
+    alike: dict[str, set[object]] = {
         "the first token": {page[0] for page in pages},
         "the last token": {page[-1] for page in pages},
         "the sum": {sum(page) for page in pages},
