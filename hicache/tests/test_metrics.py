@@ -14,10 +14,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import numpy as np
-import prometheus_client
 import pytest
 import typer
-from prometheus_client.parser import text_string_to_metric_families
 
 from hicache import CacheConfig, CacheMetrics, HostConfig, StopPolicy, StorageConfig, Topology, open_cache
 from hicache.cache import UnifiedRadixCache
@@ -31,6 +29,9 @@ from hicache.storage.pause import Pause
 from hicache.testing.adapters.dictionary import DictionaryAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
+
+prometheus_client = pytest.importorskip("prometheus_client", reason="needs pip install 'hicache[metrics]'")
+text_string_to_metric_families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
 PAGE = 4

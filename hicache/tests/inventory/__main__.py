@@ -3,7 +3,8 @@
     python -m hicache.tests.inventory [--root DIR] [--json FILE] [--compare BEFORE.json] [--renames FILE]
 
 Each suite is collected once, in a process of its own. Without `--compare` the counts and the table of sizes are
-printed. With it, what is the same, moved, renamed, new or lost; the exit status is 1 when anything is lost. Lost is
+printed. With it, what is the same, moved, renamed, new or lost; the exit status is 1 when anything is lost, and 2 when
+a suite cannot be collected. A module that needs a library which is not installed is left out. Lost is
 also a clause that runs on fewer configurations, a test with fewer cases, a mutant that another test finds, and a state
 machine that searches less.
 
@@ -137,7 +138,11 @@ def main() -> int:
     parser.add_argument("--renames", type=Path, help="JSON object of old names and new ones")
     arguments = parser.parse_args()
     renames = json.loads(arguments.renames.read_text(encoding="utf-8")) if arguments.renames else {}
-    inventory = take_stock(arguments.root.resolve())
+    try:
+        inventory = take_stock(arguments.root.resolve())
+    except RuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     if arguments.json:
         arguments.json.write_text(json.dumps(inventory, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
     if not arguments.compare:

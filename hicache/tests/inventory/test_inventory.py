@@ -20,7 +20,7 @@ from hicache.testing.mutants.rows import ROWS
 from hicache.testing.mutants.storage import ROWS as STORAGE_ROWS
 from hicache.testing.mutants.subtle import ROWS as SUBTLE_ROWS
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.inventory.__main__ import assembled, collected
+from hicache.tests.inventory.__main__ import assembled, collected, main
 from hicache.tests.inventory.collection import Collector
 from hicache.tests.inventory.comparison import Comparison, label
 from hicache.tests.inventory.sizes import read_sizes
@@ -119,6 +119,18 @@ def test_a_checkout_is_described(before: dict[str, Any]) -> None:
     (machine,) = before["machines"]
     assert (machine["name"], machine["rules"]) == ("Machine", ["put"]), f"machines: found {machine}"
     assert all("max_examples=10 " in budget for budget in machine["budgets"]), f"50 / 5 examples: {machine['budgets']}"
+
+
+def test_a_suite_that_cannot_be_collected_is_told_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "properties").mkdir()
+    (tmp_path / "properties" / "test_any.py").write_text("import hicache_has_no_such_library\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["inventory", "--root", str(tmp_path)])
+    code, told = main(), capsys.readouterr().err
+    assert code == 2, f"expected 2, got {code}: {told}"
+    assert told.startswith(f"properties in {tmp_path}: exit status 2"), f"expected the suite first, got {told}"
+    assert "No module named 'hicache_has_no_such_library'" in told, f"expected pytest's words, got {told}"
 
 
 def compared(before: dict[str, Any], now: dict[str, Any], **renames: str) -> Comparison:

@@ -18,6 +18,7 @@ ROOT = Path(hicache.__file__).parent.parent
 PLAIN = re.compile(r"[\w./:,=@%+-]+(\[[\w./:,=@%+-]*\])?", re.ASCII)
 FOLDERS = {
     "hicache/tests": 3000,
+    "hicache/tests/mutants": 200,
     "conformance": 9000,
     "properties": 60,
     "distributed_tests": 200,
@@ -31,7 +32,7 @@ FOLDERS = {
 def test_each_id_can_be_pasted_into_a_shell() -> None:
     # In a worker of xdist the plugin of the benchmarks would warn that it disables them, and a warning is an error.
     options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--benchmark-disable"]
-    command = [sys.executable, "-m", "pytest", *FOLDERS, *options]
+    command = [sys.executable, "-m", "pytest", "--hicache-full", *options]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     ids = [line for line in done.stdout.splitlines() if "::" in line]
