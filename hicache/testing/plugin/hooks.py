@@ -14,7 +14,7 @@ import pytest
 from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
-from hicache.testing.plugin.tags import CLAUSE_ID, PROCESSES, SUITES, Tags, read_tags
+from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -151,6 +151,7 @@ class SuitePlugin:
         """Run the tests of a suite in the profile of the suites, and count the processes that they start."""
         if self._session is not None:
             item.stash[STARTED_BEFORE] = _processes_started()
+            _collectives_seen()
         with self._profile(item):
             try:
                 return (yield)
@@ -200,6 +201,7 @@ class SuitePlugin:
             report = yield
         if tags is not None and call.when == "teardown":
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
+            report.user_properties.append((COLLECTIVES, " ".join(_collectives_seen())))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._failed_searches += report.failed and call.when == "call" and has_searches(item.path)
             self._explain(item, call, report, tags)
@@ -319,6 +321,13 @@ def _hidden_frames(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractCo
     if shows_all(item.config):
         return nullcontext()
     return hidden_frames(call.excinfo.value, item.path, item.config.rootpath)
+
+
+def _collectives_seen() -> tuple[str, ...]:
+    """The backends on which collectives were seen since the last call."""
+    from hicache.testing.ranks.seen import SEEN
+
+    return SEEN.take()
 
 
 def _passed_anyway(report: pytest.TestReport) -> bool:

@@ -57,6 +57,7 @@ from hicache.testing.plugin.selection import (
 )
 from hicache.testing.plugin.tags import (
     CLAUSE_ID,
+    COLLECTIVES,
     EVIDENCE,
     OPERATIONS,
     PROCESSES,
@@ -351,11 +352,16 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         duration_s=sum(report.duration for report in reports),
         operations=_sum(OPERATIONS, reports[-1]),
         processes=_sum(PROCESSES, reports[-1]),
+        collectives=_words(COLLECTIVES, reports[-1]),
     )
 
 
 def _sum(name: str, report: pytest.TestReport) -> int:
     return sum(int(str(value)) for own, value in report.user_properties if own == name)
+
+
+def _words(name: str, report: pytest.TestReport) -> tuple[str, ...]:
+    return tuple(word for own, value in report.user_properties if own == name for word in str(value).split())
 
 
 def _causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:

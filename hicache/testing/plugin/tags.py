@@ -19,6 +19,9 @@ OPERATIONS = "hicache.operations"
 PROCESSES = "hicache.processes"
 """The report property with the number of processes that the process of the test started during the test."""
 
+COLLECTIVES = "hicache.collectives"
+"""The report property with the backends of the collectives that ranks of the test were in with each other."""
+
 EVIDENCE = "hicache.evidence"
 """The report property with the evidence of a failure, as JSON."""
 

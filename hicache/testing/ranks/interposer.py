@@ -21,6 +21,8 @@ ComparedCallsOf = Callable[[str, Sequence[int], int], ComparedCalls]
 
 VERBS = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "send", "recv")
 
+POINT_TO_POINT = ("send", "recv")
+
 NO_DATA = "meta"
 """The device of a tensor without data: a collective on it may hang."""
 
@@ -80,11 +82,13 @@ def _barrier(_: Mapping[str, Any]) -> str:
 class DeviceRecorder:
     """Wraps the functions of torch.distributed in this process. `seen`: device types, such as `cuda`.
 
-    A tensor without data is refused with InvariantError.
+    `backends`: those of groups of several ranks in which a collective has returned, such as `nccl`. A tensor without
+    data is refused with InvariantError.
     """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
+        self.backends: set[str] = set()
 
     def install(self) -> None:
         """Record every call from now on, until this process ends."""
@@ -92,15 +96,30 @@ class DeviceRecorder:
             setattr(distributed, verb, self._before(getattr(distributed, verb)))
 
     def _before(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        form = signature(verb)
+        is_collective = verb.__name__ not in POINT_TO_POINT
+
         @wraps(verb)
         def watched(*arguments: Any, **options: Any) -> Any:
             devices = {tensor.device.type for tensor in _tensors((*arguments, *options.values()))}
             self.seen |= devices
             if NO_DATA in devices:
                 raise violation("RANK-3", verb.__name__, "a tensor on the device of the group", f"one on {NO_DATA}")
-            return verb(*arguments, **options)
+            # Asked before the call: a group may be aborted meanwhile.
+            shared = (
+                _shared_backend(form.bind(*arguments, **options).arguments.get("group")) if is_collective else set()
+            )
+            result = verb(*arguments, **options)
+            self.backends |= shared
+            return result
 
         return watched
+
+
+def _shared_backend(group: Any) -> set[str]:
+    """The backend of a group, if the group has several ranks."""
+    is_shared = distributed.is_initialized() and distributed.get_world_size(group) > 1
+    return {str(distributed.get_backend(group))} if is_shared else set()
 
 
 def _tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:

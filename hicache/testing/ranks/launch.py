@@ -17,6 +17,7 @@ from hicache.testing.plugin.doing import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.ranks import preloaded
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
+from hicache.testing.ranks.seen import SEEN
 from hicache.testing.ranks.worker import Task, work
 from hicache.testing.ranks.world import Mesh
 
@@ -71,7 +72,9 @@ class Launch:
         ends_at_s = time.time() + self.deadline_s
         task = Task(entry, arguments, self.mesh, self.backend, self.folder, self.timeout_s, ends_at_s, self.is_recorded)
         exit_codes = self._run(task)
-        return [self._outcome(RankFiles(self.folder, rank), code) for rank, code in enumerate(exit_codes)]
+        outcomes = [self._outcome(RankFiles(self.folder, rank), code) for rank, code in enumerate(exit_codes)]
+        SEEN.add(outcome.backends for outcome in outcomes)
+        return outcomes
 
     def _run(self, task: Task) -> list[int | None]:
         """Run all processes until they end or have to be killed. Returns their exit codes; None: it was killed."""

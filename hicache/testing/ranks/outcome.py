@@ -23,6 +23,7 @@ class Outcome:
 
     `causes`: of the failure, as of a failed test; empty for an assertion of the test, and for what another rank caused.
     `evidence`: of the failure, from the cache of this rank.
+    `backends`: of the collectives that the rank was in with another one.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Outcome:
     failure: str
     causes: tuple[str, ...] = ()
     evidence: Evidence = NO_EVIDENCE
+    backends: tuple[str, ...] = ()
 
 
 def _brief(failure: str) -> str:

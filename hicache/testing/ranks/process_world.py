@@ -81,6 +81,11 @@ class ProcessWorld(RankWorld):
     def devices(self) -> frozenset[str]:
         return frozenset(self._recorder.seen)
 
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends of the collectives that this rank was in with another one, sorted."""
+        return tuple(sorted(self._recorder.backends))
+
     def await_end(self) -> None:
         """Return when every rank has ended. Raises RankError when one does not."""
         self._all_ranks.compare(Call(GATHER, "end", 0), "")

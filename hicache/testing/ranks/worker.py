@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def _run_rank(task: Task, files: RankFiles) -> None:
     outcome = _run(task, world, files.rank)
     if not outcome.failure:
         outcome = _left_running(files.rank) or outcome
-    files.write_outcome(outcome)
+    files.write_outcome(replace(outcome, backends=world.backends))
     if not outcome.failure:
         _disconnect(world)
     elif left_threads():

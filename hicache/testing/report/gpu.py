@@ -62,10 +62,10 @@ def _executors(execution: Execution) -> set[str]:
 
 
 def _parts_of(execution: Execution, clauses: Mapping[str, Clause]) -> set[GpuPart]:
-    """The parts that a test runs. A test on NCCL has it in its id, one on streams in its configuration."""
+    """The parts that a test runs. NCCL counts where ranks were seen in a collective: a rank alone uses it for none."""
     shown = {
         GpuPart.STREAMS: ExecutorKind.STREAMS.value in _executors(execution),
         GpuPart.PINNED_MEMORY: any(clauses[one].gpu for one in execution.clauses if one in clauses),
-        GpuPart.NCCL: "nccl" in execution.node_id.partition("[")[2].rstrip("]").split("-"),
+        GpuPart.NCCL: "nccl" in execution.collectives,
     }
     return {part for part, is_shown in shown.items() if is_shown}

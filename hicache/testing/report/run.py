@@ -14,8 +14,11 @@ from hicache.testing.levels import Level
 from hicache.testing.report.fields import Fields
 from hicache.testing.report.redaction import without_secrets
 
-SCHEMA_VERSION = 2
-"""Increased when a field of `run.json` is added, removed or changes its meaning. Version 1 has no `versions`."""
+SCHEMA_VERSION = 3
+"""Increased when a field of `run.json` is added, removed or changes its meaning.
+
+Version 1 has no `versions`, and versions 1 and 2 no `collectives`.
+"""
 
 
 class Outcome(str, Enum):
@@ -26,6 +29,9 @@ class Outcome(str, Enum):
     SKIPPED = "skipped"
     KNOWN_FAILURE = "known_failure"
 
+
+_WITH_COLLECTIVES = 3
+"""The first schema whose executions say on which backends ranks were seen in a collective."""
 
 NOT_WHOLE = "levels not run whole"
 """The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
@@ -70,7 +76,8 @@ class Execution:
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
     why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
     `evidence`: of a failure. `replay`: the command that runs exactly this execution again. `operations`: calls of the
-    cache under test. `processes`: those that the process of the test started.
+    cache under test. `processes`: those that the process of the test started. `collectives`: the backends of
+    torch.distributed on which two ranks or more of the test were seen in a collective, such as `nccl`.
     """
 
     node_id: str
@@ -86,6 +93,7 @@ class Execution:
     duration_s: float
     operations: int
     processes: int = 0
+    collectives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +171,14 @@ def write_run(record: RunRecord, path: Path) -> None:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a record, also one of schema 1.
+    """Read a record, also one of an earlier schema.
 
     Raises ConfigurationError naming the file and the field that is missing, unknown or wrong.
     """
     fields = Fields(str(path), "", read_table(f"@{path}"))
     schema = fields.integer("schema_version")
-    if schema not in (1, SCHEMA_VERSION):
-        raise fields.error("schema_version", f"is {schema}, but this release reads 1 and {SCHEMA_VERSION}")
+    if not 1 <= schema <= SCHEMA_VERSION:
+        raise fields.error("schema_version", f"is {schema}, but this release reads 1 to {SCHEMA_VERSION}")
     record = RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=_UNNUMBERED if schema == 1 else _versions(fields.fields("versions")),
@@ -210,6 +218,7 @@ def _execution(fields: Fields, schema: int) -> Execution:
         duration_s=fields.number("duration_s"),
         operations=fields.integer("operations"),
         processes=0 if schema == 1 else fields.integer("processes"),
+        collectives=fields.texts("collectives") if schema >= _WITH_COLLECTIVES else (),
     )
     fields.refuse_unread()
     return execution

@@ -138,18 +138,23 @@ ON_GPU: Mapping[str, tuple[Execution, str]] = {
         "CUDA streams",
     ),
     "pinned memory": (execution("POOL-6"), "pinned host memory"),
-    "NCCL": (execution("RANK-1", suite="distributed_tests", configuration="nccl-tp2-timeout"), "NCCL"),
+    "NCCL": (replace(execution("RANK-1", suite="distributed_tests"), collectives=("gloo", "nccl")), "NCCL"),
 }
 """A test that runs one part on a GPU, and the name of that part."""
 
-ON_CPU = (execution("HOST-7"), execution("RANK-1", suite="distributed_tests", configuration="gloo-tp2"))
+NOT_ON_GPU = (
+    execution("HOST-7"),
+    replace(execution("RANK-1", suite="distributed_tests", configuration="gloo-tp2"), collectives=("gloo",)),
+    # A group of one rank, in which no collective happens.
+    execution("RANK-1", suite="distributed_tests", configuration="nccl-tp1"),
+)
 
 
 @pytest.mark.parametrize(("ran", "part"), ON_GPU.values(), ids=ON_GPU)
 def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     every = [name for _, name in ON_GPU.values()]
     gpu = {GPU: "a GPU of some kind"}
-    run = replace(record(*ON_CPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL), environment=gpu)
+    run = replace(record(*NOT_ON_GPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL), environment=gpu)
     told = told_of_gpu(run, CONTRACT)
     assert told == f"No test ran on a GPU of: {', '.join(dict.fromkeys(every))}", f"got {told!r}"
     for page in (render_html(overview(run, CONTRACT), CONTRACT, {}), render_markdown(overview(run, CONTRACT))):
@@ -179,7 +184,7 @@ def test_what_ran_on_a_model_of_cuda_did_not_run_on_a_gpu() -> None:
 
 
 def test_parts_that_a_cache_does_not_have_are_not_told() -> None:
-    run = replace(record(*ON_CPU), capabilities=("HOST",))
+    run = replace(record(*NOT_ON_GPU), capabilities=("HOST",))
     assert not_on_gpu(run, CONTRACT) == (GpuPart.STREAMS, GpuPart.PINNED_MEMORY), "a cache on one rank has no NCCL"
     assert not told_of_gpu(replace(run, capabilities=("VERBS",)), CONTRACT), "a cache on the device alone has none"
     ran = tuple(one for one, _ in ON_GPU.values())

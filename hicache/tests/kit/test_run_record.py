@@ -33,7 +33,9 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("schema_version is 3, but this release reads 1 and 2", lambda table: table.update(schema_version=3)),
+        ("schema_version is 4, but this release reads 1 to 3", lambda table: table.update(schema_version=4)),
+        ("schema_version is 0, but this release reads 1 to 3", lambda table: table.update(schema_version=0)),
+        ("executions[0].collectives is missing", lambda table: table["executions"][0].pop("collectives")),
         ("versions is missing", lambda table: table.pop("versions")),
         ("versions is 2 (int), not a table", lambda table: table.update(versions=2)),
         ("versions.contract is '2'", lambda table: table["versions"].update(contract="2")),
@@ -76,10 +78,19 @@ def test_a_run_of_schema_1_was_made_with_the_first_versions(tmp_path: Path) -> N
     table = json.loads(path.read_text())
     del table["versions"], table["profile"]
     for one in table["executions"]:
-        del one["causes"], one["lacks"], one["evidence"], one["processes"]
+        del one["causes"], one["lacks"], one["evidence"], one["processes"], one["collectives"]
     path.write_text(json.dumps({**table, "schema_version": 1}))
     found = read_run(path)
     assert found == replace(record(execution("KEY-1")), versions=Versions(1, 1, 1)), f"got {found}"
+
+
+def test_in_a_run_of_schema_2_no_collective_was_seen(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_run(record(replace(execution("RANK-1"), collectives=("nccl",))), path)
+    table = json.loads(path.read_text())
+    del table["executions"][0]["collectives"]
+    path.write_text(json.dumps({**table, "schema_version": 2}))
+    assert read_run(path) == record(execution("RANK-1")), f"got {read_run(path)}"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
@@ -119,6 +130,11 @@ def test_starts_processes():
     subprocess.run([sys.executable, "-c", ""], check=True)
     sys.audit("hicache.process_started", 0)
 
+@clause("KEY-1")
+def test_has_ranks():
+    from hicache.testing.ranks.seen import SEEN
+    SEEN.add([("nccl", "gloo"), ("gloo",)])
+
 @pytest.fixture
 def broken():
     raise RuntimeError("no such pool")
@@ -151,6 +167,7 @@ def test_every_test_has_one_execution(executions: dict[str, Execution]) -> None:
         "test_lacks[none]": Outcome.SKIPPED,
         "test_has_no_configuration": Outcome.PASSED,
         "test_starts_processes": Outcome.PASSED,
+        "test_has_ranks": Outcome.PASSED,
         "test_does_not_begin": Outcome.FAILED,
         "test_of_the_suite": Outcome.PASSED,
     }
@@ -176,6 +193,11 @@ def test_an_execution_without_a_configuration_keeps_the_clauses_that_apply(execu
 def test_an_execution_counts_the_processes_that_it_started(executions: dict[str, Execution]) -> None:
     counts = {name: one.processes for name, one in executions.items() if one.processes}
     assert counts == {"test_starts_processes": 2}, f"expected one of subprocess and one of a fork server, got {counts}"
+
+
+def test_an_execution_says_on_what_ranks_were_in_a_collective(executions: dict[str, Execution]) -> None:
+    seen = {name: one.collectives for name, one in executions.items() if one.collectives}
+    assert seen == {"test_has_ranks": ("gloo",)}, f"expected what two ranks saw, in that test alone, got {seen}"
 
 
 REASONS = {
@@ -289,12 +311,14 @@ def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH + DIES)
     executions = _by_name(run_recorded(pytester, "-n", "1"))
     outcomes = Counter(execution.outcome for execution in executions.values())
-    expected = {Outcome.PASSED: 5, Outcome.FAILED: 3, Outcome.SKIPPED: 1}
+    expected = {Outcome.PASSED: 6, Outcome.FAILED: 3, Outcome.SKIPPED: 1}
     assert outcomes == expected, f"expected {expected}, got {executions}"
     found = executions["test_passes[full/page3/lru]"]
     assert (found.clauses, found.operations) == (("KEY-1", "MATCH-14"), 2), f"got {found}"
     started = executions["test_starts_processes"].processes
     assert started == 2, f"expected the processes that a worker counted, got {started}"
+    seen = executions["test_has_ranks"].collectives
+    assert seen == ("gloo",), f"expected the collectives that a worker saw, got {seen}"
     died = executions["test_dies"]
     assert (died.clauses, died.outcome) == (("POOL-4",), Outcome.FAILED), f"a worker that dies is a failure: {died}"
     assert "crashed while running" in died.reason, f"expected the crash as the reason, got {died.reason!r}"

@@ -21,6 +21,7 @@ from hicache.testing.plugin.evidence import recorded
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, SILENT, START_METHOD, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
+from hicache.testing.ranks.seen import SEEN
 from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING, raised
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.tests.kit.hosted_cache import FlatCache
@@ -38,6 +39,16 @@ def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
     processes = {process for process, _, _ in results}
     assert len(processes | {os.getpid()}) == 5, f"expected four processes beside this one, got {processes}"
     assert [rest for _, *rest in results] == [[[7], "cpu"]] * 4, f"expected the least of 7..10 by gloo, got {results}"
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, ("gloo",)), (1, ())])
+def test_a_backend_is_seen_where_two_ranks_were_in_a_collective(
+    launch: Launch, ranks: int, expected: tuple[str, ...]
+) -> None:
+    SEEN.take()
+    replace(launch, mesh=Mesh(ranks, 1, 1)).values(divergences.interposed, "usual")
+    seen = SEEN.take()
+    assert seen == expected, f"{ranks} ranks of gloo: expected {expected}, got {seen}"
 
 
 def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch) -> None:
