@@ -44,7 +44,7 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "selective": ("host.selective_hits",),
     "load-back": ("page_size", "host.load_back_threshold_tokens"),
     "layout": ("host.layout",),
-    "threshold": ("page_size", "storage.prefetch_threshold"),
+    "threshold": ("page_size", "storage.prefetch_threshold", "storage.extra_config"),
     "limit": ("storage.limit_tokens",),
     "stop policy": ("storage.stop_policy",),
     "timeout": ("storage.prefetch_timeout_base", "storage.prefetch_timeout_per_ki_token", "storage.limit_tokens"),

@@ -51,6 +51,7 @@ levels = [1, 2]
 """
 
 FILES = {"extra.json": json.dumps({"prefetch_threshold": 512, **OPTIONS}), "extra.yaml": YAML, "extra.yml": YAML}
+IN_CAPITALS = {"extra.JSON": FILES["extra.json"], "extra.TOML": TOML, "extra.Yaml": YAML, "extra.YML": YAML}
 
 MISNAMED = {
     "toml in json": ("extra.json", TOML),
@@ -112,9 +113,9 @@ def test_a_string_is_read_as_json(adapter_type: type[CacheAdapter]) -> None:
 
 
 @clause("CONF-1")
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *IN_CAPITALS])
 def test_a_file_is_read_by_its_extension(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
-    path = _file(tmp_path, name, FILES[name])
+    path = _file(tmp_path, name, {**FILES, **IN_CAPITALS}[name])
     read, expected = _read(adapter_type, f"@{path}"), ({**DEFAULTS, "prefetch_threshold": 512}, OPTIONS)
     assert read == expected, f"CONF-1: expected {expected} from {name}, got {read}"
 
@@ -155,6 +156,12 @@ def test_a_missing_file_is_refused_with_its_name(adapter_type: type[CacheAdapter
 def test_a_missing_key_has_its_default(adapter_type: type[CacheAdapter]) -> None:
     read = _read(adapter_type, "{}")
     assert read == (DEFAULTS, {}), f"CONF-3: expected {DEFAULTS} and no options, got {read}"
+
+
+@clause("CONF-1", "CONF-3")
+def test_an_empty_text_is_a_configuration_without_keys(adapter_type: type[CacheAdapter]) -> None:
+    read = _read(adapter_type, "")
+    assert read == (DEFAULTS, {}), f"CONF-1: an option that is not given: expected {DEFAULTS}, got {read}"
 
 
 @clause("CONF-3")

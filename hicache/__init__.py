@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CacheConfig,
         EvictionPolicy,
         ExecutorKind,
+        ExtraConfig,
         Follows,
         HostConfig,
         IoBackend,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         StorageConfig,
         Topology,
         WritePolicy,
+        read_extra_config,
     )
     from hicache.config_mapping import config_to_mapping, read_config
     from hicache.errors import HiCacheError
@@ -47,6 +49,7 @@ _MODULES = {
         "CacheConfig",
         "EvictionPolicy",
         "ExecutorKind",
+        "ExtraConfig",
         "Follows",
         "HostConfig",
         "IoBackend",
@@ -56,6 +59,7 @@ _MODULES = {
         "StorageConfig",
         "Topology",
         "WritePolicy",
+        "read_extra_config",
     ),
     "hicache.config_mapping": ("config_to_mapping", "read_config"),
     "hicache.errors": ("HiCacheError",),
@@ -74,6 +78,7 @@ __all__ = [
     "EvictResult",
     "EvictionPolicy",
     "ExecutorKind",
+    "ExtraConfig",
     "Follows",
     "HiCacheError",
     "HostConfig",
@@ -99,6 +104,7 @@ __all__ = [
     "open_cache",
     "open_groups",
     "read_config",
+    "read_extra_config",
 ]
 
 

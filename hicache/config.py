@@ -352,6 +352,8 @@ class StorageConfig:
     `backend`: a registered name, an entry point or `module:Class`. `model`: the name of the model, such as "org/name".
     `model_fingerprint`: what identifies its weights and its configuration, as `hicache.fingerprint_of_model` gives it;
     without it, models of one name and shape share their pages, which is logged once. Both are part of every key.
+    `extra_config`: what `read_extra_config` reads, as SGLang's option of this name. Its keys are those of this class,
+    all others are options of the backend; once they are taken it is None.
     `options`: of the backend; `repr` leaves them out, because some are secret. The next four are the keys of
     ExtraConfig. `timeout_cap_s`: the longest wait for a prefetch with the stop policy `timeout`. `limit_tokens`: FULL
     tokens that prefetches may bring at a time. `answer_timeout_s`: how long one call of the backend may take before
@@ -372,6 +374,7 @@ class StorageConfig:
     answer_timeout_s: float = 30.0
     executor: ExecutorKind = ExecutorKind.THREADED
     model_fingerprint: str | None = None
+    extra_config: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_types(self, "storage.", backend=str, model=str, model_fingerprint=(str, None))
@@ -381,6 +384,7 @@ class StorageConfig:
             )
         if not isinstance(self.options, Mapping):
             raise ConfigurationError(f"storage.options must be a Mapping, got a {type(self.options).__name__}")
+        self._take_extra(self.extra_config)
         _take_choices(self, "storage.", stop_policy=StopPolicy, executor=ExecutorKind)
         if not self.backend or not self.model:
             raise ConfigurationError(f"storage needs a backend and a model, got {self.backend!r} and {self.model!r}")
@@ -395,6 +399,29 @@ class StorageConfig:
         if self.executor is ExecutorKind.STREAMS:
             raise ConfigurationError("storage.executor is stepped or threaded: storage is not read on a CUDA stream")
         _ = self.extra  # checks the keys of ExtraConfig
+
+    def _take_extra(self, source: object) -> None:
+        """Take the keys and the options of an extra configuration. Refuses what is given twice, and differs."""
+        if source is None:
+            return
+        if not isinstance(source, str):
+            # A table may have a secret in it.
+            raise ConfigurationError(f"storage.extra_config must be a str or None, got a {type(source).__name__}")
+        try:
+            extra, by_default = read_extra_config(source), ExtraConfig()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"storage.extra_config: {error}") from error
+        twice = [name for name in extra.options if name in self.options]
+        if twice:
+            # The values may be secret.
+            raise ConfigurationError(f"storage.extra_config and storage.options both have {twice[0]!r}")
+        for name in OWN_KEYS:
+            own, found, default = getattr(self, name), getattr(extra, name), getattr(by_default, name)
+            if own not in (found, default) and found != default:
+                raise ConfigurationError(f"storage.extra_config and storage both have {name}: {found!r} and {own!r}")
+            object.__setattr__(self, name, found if own == default else own)
+        object.__setattr__(self, "options", {**self.options, **extra.options})
+        object.__setattr__(self, "extra_config", None)
 
     @property
     def extra(self) -> ExtraConfig:
@@ -542,11 +569,15 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def read_extra_config(source: str) -> ExtraConfig:
+def read_extra_config(source: str | None) -> ExtraConfig:
     """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file. Keys that are missing have their default.
+
+    None and an empty string have no keys, as an option of SGLang that is not given.
 
     Raises ConfigurationError naming the file, or "inline JSON", and the key with its value and its type.
     """
+    if source is None or source == "":
+        return ExtraConfig()
     table = read_table(source)
     own = {key: table.pop(key) for key in OWN_KEYS if key in table}
     try:
@@ -556,7 +587,7 @@ def read_extra_config(source: str) -> ExtraConfig:
 
 
 ENDINGS = (".json", ".toml", ".yaml", ".yml")
-"""Of files, by which their format is known."""
+"""Of files, by which their format is known, in small letters or capitals."""
 
 
 def read_table(source: str | Path) -> dict[str, Any]:
@@ -583,12 +614,12 @@ def name_of_source(source: str | Path) -> str:
         return str(source)
     if source.startswith("@"):
         return source[1:]
-    return source if source.endswith(ENDINGS) else "inline JSON"
+    return source if source.lower().endswith(ENDINGS) else "inline JSON"
 
 
 def _parse_inline(text: str) -> Any:
     """A JSON string. Raises ValueError with the right form for what looks like a path."""
-    if text.endswith(ENDINGS):
+    if text.lower().endswith(ENDINGS):
         found = "a file" if Path(text).exists() else "no such file; a file"
         raise ValueError(f"{found} is given as '@{text}' or as a pathlib.Path, a str without '@' is JSON")
     try:
@@ -600,12 +631,12 @@ def _parse_inline(text: str) -> Any:
 
 
 def _parse(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
+    text, ending = path.read_text(encoding="utf-8"), path.suffix.lower()
+    if ending == ".json":
         return _parse_json(text)
-    if path.suffix == ".toml":
+    if ending == ".toml":
         return tomllib.loads(text)
-    if path.suffix in (".yaml", ".yml"):
+    if ending in (".yaml", ".yml"):
         return _parse_yaml(text)
     raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: {' '.join(ENDINGS)}")
 

@@ -346,6 +346,12 @@ def test_what_is_not_said_is_as_by_default() -> None:
     )
 
 
+def test_an_extra_configuration_that_is_not_given_is_as_by_default() -> None:
+    for source in (None, ""):
+        found = read_extra_config(source)
+        assert found == BY_DEFAULT, f"CONF-1: {source!r}: expected {BY_DEFAULT}, got {found}"
+
+
 def test_the_own_keys_are_the_fields_but_the_options() -> None:
     names = tuple(field.name for field in fields(ExtraConfig))
     assert names == (*OWN_KEYS, "options") == (*OWN, "options"), f"CONF-3: four keys are the cache's, got {OWN_KEYS}"
@@ -469,3 +475,45 @@ def test_the_documentation_names_the_default(key: str) -> None:
     text = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
     row = f"| `{key}` | `{json.dumps(getattr(ExtraConfig(), key))}` | "
     assert row in text, f"CONF-3: expected a row that begins with {row!r} in the section on configuration"
+
+
+# StorageConfig with an extra configuration.
+
+EXTRA = '{"prefetch_threshold": 512, "hicache_storage_pass_prefix_keys": true, "root": "/a"}'
+
+
+def stored(**changes: Any) -> StorageConfig:
+    return StorageConfig("file", "org/name", **changes)
+
+
+def test_an_extra_configuration_gives_keys_and_options(tmp_path: Path) -> None:
+    expected = stored(prefetch_threshold=512, hicache_storage_pass_prefix_keys=True, options={"root": "/a"})
+    for source in (EXTRA, in_file(tmp_path, "extra.json", EXTRA)):
+        found = stored(extra_config=source)
+        assert found == expected, f"CONF-3: {source}: expected {expected}, got {found}"
+        assert replace(found, limit_tokens=1) == replace(expected, limit_tokens=1), "it is read once"
+    assert stored(extra_config="") == stored(extra_config=None) == stored(), "CONF-1: it is not given"
+
+
+def test_keys_beside_an_extra_configuration_stay() -> None:
+    found = stored(extra_config=EXTRA, options={"fsync": True}, prefetch_timeout_base=3.0, prefetch_threshold=512)
+    assert found.options == {"root": "/a", "fsync": True}, f"CONF-3: options of both, got {dict(found.options)}"
+    assert (found.prefetch_timeout_base, found.prefetch_threshold) == (3.0, 512), f"CONF-3: got {found}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"options": {"root": "hunter2"}}, "storage.extra_config and storage.options both have 'root'"),
+        ({"prefetch_threshold": 7}, "storage.extra_config and storage both have prefetch_threshold: 512 and 7"),
+        ({"extra_config": "{"}, "storage.extra_config: inline JSON: "),
+        ({"extra_config": '{"prefetch_threshold": true}'}, "storage.extra_config: inline JSON: prefetch_threshold is"),
+        ({"extra_config": "@nowhere.toml"}, "storage.extra_config: nowhere.toml: "),
+        ({"extra_config": {"root": "hunter2"}}, "storage.extra_config must be a str or None, got a dict"),
+    ],
+)
+def test_an_extra_configuration_that_cannot_be_taken_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        stored(**{"extra_config": EXTRA} | changes)
+    assert str(refusal.value).startswith(reason), f"CONF-4: expected {reason!r}, got {str(refusal.value)!r}"
+    assert "hunter2" not in str(refusal.value), f"SEC: the value of an option is in {refusal.value}"
