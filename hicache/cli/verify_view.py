@@ -136,6 +136,8 @@ def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence
         for one in found.levels:
             say(console, str(one), style=VERDICT_STYLES.get(one.verdict))
         say(console, str(found))
+        for step in found.next_steps(missed):
+            say(console, str(step))
     if failed:
         say(console, f"failed: {', '.join(failed)}", style="bold red")
     elif missed:

@@ -90,6 +90,50 @@ class Capability(str, Enum):
     RANKS = "one cache on several ranks: `on_rank`"
 
 
+METHODS: Mapping[Capability, tuple[str, ...]] = {
+    Capability.VERBS: ("allocate", "free", "match", "insert", "lock", "unlock", "evict"),
+    Capability.RESET: ("reset",),
+    Capability.SWA: ("partners", "release_window"),
+    Capability.MAMBA: ("allocate_state", "free_state", "fork_state"),
+    Capability.BYTES: ("layers", "slot_bytes", "write", "read"),
+    Capability.CENSUS: ("slot_roots", "slot_counts"),
+    Capability.SNAPSHOT: ("snapshot",),
+    Capability.SIZES: ("sizes",),
+    Capability.EVENTS: ("events",),
+    Capability.HASHES: ("page_hashes",),
+    Capability.COLLISIONS: ("colliding",),
+    Capability.COUNTERS: ("counters",),
+    Capability.METRICS: ("reported_metrics",),
+    Capability.REQUESTS: ("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort"),
+    Capability.TABLES: ("tables",),
+    Capability.HOST: (
+        *("evict_host", "lock_host", "unlock_host", "load_back", "load_phase", "claim", "abandon"),
+        *("host_sizes", "read_host", "is_pinned", "layer_ready"),
+    ),
+    Capability.STORAGE: (
+        *("prefetch", "check_prefetch", "abort_prefetch"),
+        *("attach_storage", "detach_storage", "clear_storage", "storage_keys"),
+    ),
+    Capability.EXTRA_CONFIG: ("extra_config",),
+    Capability.CONFIG_FILES: ("read_config", "config_table"),
+    Capability.STEPPED: ("pending", "advance", "complete", "fail", "fail_waits"),
+    Capability.HELD: ("hold_transfers", "release_transfers"),
+    Capability.LAYER_WAITS: ("wait_layer",),
+    Capability.REQUEST_LAYERS: ("wait_request_layer",),
+    Capability.STEPPED_STORAGE: ("pending", "advance", "complete", "advance_clock"),
+    Capability.RANKS: ("on_rank",),
+}
+"""The methods of each capability that has some. A cache of blocks has `block_snapshot` in the place of `snapshot`."""
+
+WITH_VERBS = frozenset(
+    {
+        *("evict_host", "lock_host", "unlock_host", "load_back", "load_phase", "claim", "abandon", "layer_ready"),
+        *("prefetch", "check_prefetch", "abort_prefetch", "attach_storage", "detach_storage", "clear_storage"),
+    }
+)
+"""Methods of HOST and STORAGE that a cache without VERBS need not have."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Admission:
     """A running request.

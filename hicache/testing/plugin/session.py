@@ -21,7 +21,7 @@ import pytest
 from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
+from hicache.testing.contract import CONTRACT, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.levels import Level
 from hicache.testing.plugin.backends import backends_of, contract_of
@@ -72,8 +72,10 @@ from hicache.testing.processes import left_threads
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report, write_run
+from hicache.testing.report.coverage import LEVEL_OF_TIER, applying_clauses
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.report.gpu import GPU, NO_GPU, parts_run
+from hicache.testing.report.matrix import overview
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -103,7 +105,7 @@ class SuiteSession:
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
         self.repetition = Repetition(is_on=REPEAT.switch(config) and not config.getoption("reruns", None))
-        self._tally = Tally((), CONTRACT)
+        self._tally = Tally((), CONTRACT, ())
         self._lines: list[str] = []
         if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
             raise pytest.UsageError(f"-k: the contract has no clause {', '.join(unknown)}")
@@ -140,7 +142,7 @@ class SuiteSession:
         if session.exitstatus != pytest.ExitCode.INTERRUPTED and (left := self.workers.left_behind()):
             executions = (*executions, failed_workers(self._config, executions, left))
         contract = contract_of(self._config, executions)
-        self._tally = Tally(executions, contract)
+        self._tally = Tally(executions, contract, self._applying(executions, contract))
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
             nothing = problems == [NOTHING_VERIFIED]
@@ -161,6 +163,15 @@ class SuiteSession:
             if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
                 record = leaving_out(record, Level)
             self._lines.append(f"report: {_write(record, Path(place), contract)}")
+
+    def _applying(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> Sequence[Clause]:
+        """The clauses that apply to the subject of the run; all where this process does not know the subject."""
+        is_known = self.workers.identity or has_subject(self._config)
+        if not is_known or "" not in self.journal.subjects:
+            return tuple(contract.values())
+        identity = self.workers.identity or identity_of(self._config)
+        record = record_of(self._config, self._started, executions, identity)
+        return applying_clauses(overview(record, contract))
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
         """Print the reasons behind the counts."""
@@ -448,22 +459,25 @@ def outdate(report: pytest.TestReport, place: str) -> None:
 
 
 class Tally:
-    """Counts over the executions of one run. `contract`: the clauses that apply to the subject of the run."""
+    """Counts over the executions of one run. `contract`: the clauses that it is about. `applying`: to its subject."""
 
-    def __init__(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> None:
+    def __init__(
+        self, executions: Sequence[Execution], contract: Mapping[str, Clause], applying: Sequence[Clause]
+    ) -> None:
         self._executions = executions
         self._contract = contract
+        self._applying = applying
         self._executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
         self._outcomes = Counter(one.outcome for one in executions)
 
     def line(self) -> str:
-        """The numbers of tests that passed, failed and were skipped, and of clauses that no test executed."""
+        """The numbers of tests by outcome, and how many of the clauses that apply were not executed."""
         counts = {
             "passed": self._outcomes[Outcome.PASSED],
             "failed": self._outcomes[Outcome.FAILED],
             "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
             "skipped": self._outcomes[Outcome.SKIPPED],
-            "not executed": len(self.not_executed()),
+            f"of {counted(len(self._applying), 'clause')} not executed": len(self.not_executed()),
             "flaky": len(self.flaky()),
         }
         if not counts["flaky"]:
@@ -481,15 +495,15 @@ class Tally:
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"
-        by_tier = Counter(clause.tier for clause in self.not_executed())
-        for tier in TIERS:
-            if by_tier[tier]:
-                yield f"{by_tier[tier]} {tier} clauses not executed"
+        of_level = Counter(map(_level_of, self._applying))
+        for level, missing in Counter(map(_level_of, self.not_executed())).items():
+            yield f"{missing} of {counted(of_level[level], f'{level} clause')} not executed"
+        if others := len(self._contract) - len(self._applying):
+            yield f"{counted(others, 'other clause')} of the contract do not apply"
 
     def not_executed(self) -> tuple[Clause, ...]:
-        """The clauses that no test executed, in the order of the contract."""
-        executed = {clause_id for one in self._executed for clause_id in one.clauses}
-        return tuple(clause for clause in self._contract.values() if clause.id not in executed)
+        """The clauses that apply and that no test executed, in the order of the contract."""
+        return tuple(clause for clause in self._applying if clause.id not in self._executed_clauses())
 
     def flaky(self) -> list[str]:
         """The tests that failed and passed."""
@@ -498,7 +512,10 @@ class Tally:
     def verified_nothing(self) -> bool:
         """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""
         measured = {one.suite for one in self._executed} == {"benchmarks"}
-        return not measured and len(self.not_executed()) == len(self._contract)
+        return not measured and self._executed_clauses().isdisjoint(self._contract)
+
+    def _executed_clauses(self) -> set[str]:
+        return {clause_id for one in self._executed for clause_id in one.clauses}
 
     def unmatched(self, known: Sequence[KnownFailure]) -> Iterator[KnownFailure]:
         """The known failures that match no executed test, of the suites that were executed."""
@@ -507,6 +524,11 @@ class Tally:
             covered = any(failure.covers(one.node_id, (*one.clauses, *one.causes)) for one in self._executed)
             if failure.suite in suites and not covered:
                 yield failure
+
+
+def _level_of(clause: Clause) -> str:
+    """The level of a clause; the tier of one that belongs to no level."""
+    return LEVEL_OF_TIER[clause.tier].value if clause.tier in LEVEL_OF_TIER else clause.tier
 
 
 PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")

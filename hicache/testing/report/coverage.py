@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hicache.testing.adapter import Capability
+from hicache.testing.adapter import METHODS, WITH_VERBS, Capability
 from hicache.testing.contract import Clause
 from hicache.testing.levels import Level
 from hicache.testing.load import OF_THREADS
 from hicache.testing.report.gpu import is_on_gpu
 from hicache.testing.report.matrix import Overview, Status
-from hicache.testing.report.run import Execution, Outcome, RunRecord, levels_not_whole
+from hicache.testing.report.run import NO_PROFILE, Execution, Outcome, RunRecord, counted, levels_not_whole
 
 VIEWS = frozenset(
     {
@@ -82,17 +82,40 @@ class LevelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """`levels`: the result of each. `checked`, `clauses`: clauses that a test checked, and all of the contract.
+class NextStep:
+    """What brings the most clauses of a level that is not verified.
 
-    `gains`: capabilities that are not declared, with the number of unchecked clauses that need each. `without_gpu`:
-    clauses that were not checked because no test ran on a GPU; no level needs them then.
+    `names`: capabilities, one if a single one brings clauses. `methods`: those to write for them. `clauses`: those that
+    can be checked then, and cannot yet.
+    """
+
+    level: Level
+    names: tuple[str, ...]
+    methods: int
+    clauses: int
+
+    def __str__(self) -> str:
+        *others, last = self.names
+        names = f"{', '.join(others)} and {last}" if others else last
+        methods = counted(self.methods, "method") if self.methods else "no method"
+        return f"next for level {self.level.value}: declare {names} ({methods}): {counted(self.clauses, 'more clause')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """`levels`: the result of each. `applying`: the number of clauses in each status, of those that apply to the cache.
+
+    These are the clauses of all levels together; all shares are of them. `others`: the number of all other clauses of
+    the contract. `gains`: capabilities that are not declared, with the number of unchecked clauses that need each.
+    `steps`: what to declare next, for levels that are not verified and did not fail. `without_gpu`: clauses that were
+    not checked because no test ran on a GPU; no level needs them then.
     """
 
     levels: tuple[LevelResult, ...]
-    checked: int
-    clauses: int
+    applying: Mapping[Status, int]
+    others: int
     gains: Mapping[str, int]
+    steps: tuple[NextStep, ...]
     without_gpu: tuple[str, ...]
 
     @property
@@ -104,14 +127,27 @@ class Coverage:
         """The result of one level."""
         return next(one for one in self.levels if one.level is level)
 
+    @property
+    def passed(self) -> int:
+        """The clauses that apply and passed, whole or in part."""
+        return self.applying[Status.PASSED] + self.applying[Status.PASSED_IN_PART]
+
+    def next_steps(self, required: Iterable[Level]) -> tuple[NextStep, ...]:
+        """What to declare next: for each of these levels; where they need nothing, for the first other level."""
+        own = tuple(one for one in self.steps if one.level in {*required})
+        return own or self.steps[:1]
+
     def __str__(self) -> str:
-        told = f"{self.checked} of {self.clauses} clauses checked"
-        if self.without_gpu:
-            told += f" ({', '.join(self.without_gpu)} only on a GPU)"
-        if self.checked == self.clauses:
-            return told
-        gains = ", ".join(f"{name} (+{count})" for name, count in self.gains.items())
-        return f"{told}, {self.clauses - self.checked} not" + (f": declare {gains}" if gains else "")
+        counts = {
+            "broken": self.applying[Status.FAILED],
+            "with a known failure": self.applying[Status.KNOWN_FAILURE],
+            "undecided": self.applying[Status.UNDECIDED],
+            "not checked": self.applying[Status.SKIPPED] + self.applying[Status.NOT_EXECUTED],
+        }
+        shown = [f"{self.passed} of {counted(sum(self.applying.values()), 'clause')} that apply passed"]
+        told = ", ".join([*shown, *(f"{count} {name}" for name, count in counts.items() if count)])
+        on_gpu = f" ({', '.join(self.without_gpu)} only on a GPU)" if self.without_gpu else ""
+        return f"{told}; {self.others} others do not apply{on_gpu}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +170,33 @@ def coverage(view: Overview) -> Coverage:
     """Compute which levels a run verified."""
     rows = {row.clause.id: row.status for section in view.matrix.sections for row in section.rows}
     clauses = [row.clause for section in view.matrix.sections for row in section.rows]
-    lacks = _lacks_by_clause(view.record.executions)
     on_gpu = [clause.id for clause in clauses if clause.gpu and rows[clause.id] not in CHECKED]
-    applying = [clause for clause in clauses if _applies(clause, view.record, lacks.get(clause.id, ()))]
-    applying = [clause for clause in applying if clause.id not in on_gpu]
-    levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
-    unchecked = [clause for clause in clauses if rows[clause.id] not in CHECKED]
+    applying = applying_clauses(view)
+    of_levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
     not_whole = levels_not_whole(view.record)
+    levels = tuple(_narrowed(one) if one.level in not_whole else one for one in (*of_levels, _of_models(view)))
+    # The tests of an undecided clause ran, and met another defect.
+    waiting = [clause for clause in clauses if rows[clause.id] not in (*CHECKED, Status.UNDECIDED)]
+    statuses = Counter(rows[clause.id] for clause in applying)
     return Coverage(
-        levels=tuple(_narrowed(one) if one.level in not_whole else one for one in (*levels, _of_models(view))),
-        checked=len(clauses) - len(unchecked),
-        clauses=len(clauses),
-        # The tests of an undecided clause ran, and met another defect.
-        gains=_gains({one.id for one in unchecked if rows[one.id] is not Status.UNDECIDED}, view.record),
+        levels=levels,
+        applying={status: statuses[status] for status in Status},
+        others=len(clauses) - len(applying),
+        gains=_gains({one.id for one in waiting}, view.record),
+        steps=tuple(_next_steps(levels, waiting, applying, view.record)),
         without_gpu=tuple(on_gpu),
     )
+
+
+def applying_clauses(view: Overview) -> list[Clause]:
+    """The clauses that apply to the subject of a run; of a storage backend, all that the run is about."""
+    rows = {row.clause.id: row for section in view.matrix.sections for row in section.rows}
+    clauses = [row.clause for row in rows.values()]
+    if view.record.profile == NO_PROFILE:
+        return clauses
+    lacks = _lacks_by_clause(view.record.executions)
+    found = [clause for clause in clauses if _applies(clause, view.record, lacks.get(clause.id, ()))]
+    return [clause for clause in found if not clause.gpu or rows[clause.id].status in CHECKED]
 
 
 def _narrowed(found: LevelResult) -> LevelResult:
@@ -178,7 +226,7 @@ def _applies(clause: Clause, record: RunRecord, lacks: Sequence[Sequence[str]]) 
 
 
 def _of_clauses(level: Level, applying: Sequence[Clause], statuses: Mapping[str, Status]) -> LevelResult:
-    of_level = [clause.id for clause in applying if LEVEL_OF_TIER[clause.tier] is level]
+    of_level = [clause.id for clause in applying if LEVEL_OF_TIER.get(clause.tier) is level]
     found = Counter(statuses[clause_id] for clause_id in of_level)
     broken = tuple(clause_id for clause_id in of_level if statuses[clause_id] is Status.FAILED)
     known, checked = found[Status.KNOWN_FAILURE], found[Status.PASSED] + found[Status.PASSED_IN_PART]
@@ -202,19 +250,66 @@ def _of_models(view: Overview) -> LevelResult:
 
 
 def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:
-    """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first.
-
-    A second door is no advice: a cache that has one of them may not be able to have the other. Nor is what a cache on a
-    GPU cannot have.
-    """
-    on_gpu = OF_THREADS if is_on_gpu(record.implementation) else frozenset[Capability]()
-    no_advice = {one.name for one in {Capability.VERBS, Capability.REQUESTS, *on_gpu}}
+    """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first."""
+    no_advice = _no_advice(record)
     lacking: dict[str, set[str]] = {}
     for execution in record.executions:
         for clause_id in unchecked & set(execution.clauses):
             for name in set(execution.lacks) - no_advice:
                 lacking.setdefault(name, set()).add(clause_id)
     return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())
+
+
+def _no_advice(record: RunRecord) -> set[str]:
+    """The capabilities that are not advised: a second door, which a cache may not have, and what a GPU cannot have."""
+    on_gpu = OF_THREADS if is_on_gpu(record.implementation) else frozenset[Capability]()
+    return {one.name for one in {Capability.VERBS, Capability.REQUESTS, *on_gpu}}
+
+
+def _next_steps(
+    levels: Iterable[LevelResult], waiting: Sequence[Clause], applying: Sequence[Clause], record: RunRecord
+) -> Iterator[NextStep]:
+    """For each level that is not verified, and did not fail: what brings the most of its clauses.
+
+    Where nothing of a level ran and nothing brings a clause that applies, the clauses of features that it lacks count.
+    """
+    for one in levels:
+        of_level = [clause for clause in waiting if LEVEL_OF_TIER.get(clause.tier) is one.level]
+        if one.verdict in (Verdict.IN_PART, Verdict.NOT_RUN):
+            needed = [clause for clause in of_level if clause in applying]
+            choices = (needed, of_level) if one.verdict is Verdict.NOT_RUN else (needed,)
+            steps = (_next_step(one.level, clauses, record) for clauses in choices)
+            yield from [step for step in steps if step is not None][:1]
+
+
+def _next_step(level: Level, clauses: Sequence[Clause], record: RunRecord) -> NextStep | None:
+    """The fewest capabilities that let more of the clauses be checked; of equally few, those that bring most."""
+    missing = _missing_sets(clauses, record)
+    sets = {names for of_clause in missing.values() for names in of_clause}
+    if not sets:
+        return None
+    gains = {names: sum(any(one <= names for one in of_clause) for of_clause in missing.values()) for names in sets}
+    best = min(sets, key=lambda names: (len(names), -gains[names], sorted(names)))
+    return NextStep(level, tuple(sorted(best)), _methods_to_write(best, record), gains[best])
+
+
+def _missing_sets(clauses: Sequence[Clause], record: RunRecord) -> dict[str, set[frozenset[str]]]:
+    """By clause, what each of its tests lacks; where no test of any was collected, what the clause itself lacks."""
+    no_advice = _no_advice(record)
+    missing: dict[str, set[frozenset[str]]] = {clause.id: set() for clause in clauses}
+    collected = [(name, one.lacks) for one in record.executions for name in one.clauses if name in missing]
+    needed = [(clause.id, {one.name for one in clause.needs}.difference(record.capabilities)) for clause in clauses]
+    for name, lacks in collected or needed:
+        if lacks and no_advice.isdisjoint(lacks):
+            missing[name].add(frozenset(lacks))
+    return missing
+
+
+def _methods_to_write(names: Iterable[str], record: RunRecord) -> int:
+    others = {method for name in record.capabilities for method in METHODS.get(Capability[name], ())}
+    if Capability.VERBS.name not in {*record.capabilities, *names}:
+        others |= WITH_VERBS
+    return len({method for name in names for method in METHODS.get(Capability[name], ())} - others)
 
 
 def declared_next(view: Overview) -> tuple[Undeclared, ...]:

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.legible import legible
-from hicache.testing.report.run import Execution, Step, counted, first_line
+from hicache.testing.report.run import Evidence, Execution, Step, counted, first_line
 
 WIDTH = 78
 """The columns of a line: a command may indent the lines by two, and they still fit a terminal of 80 columns."""
@@ -42,18 +42,23 @@ class Part:
 def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[Part]:
     """The parts of the text of a failure. No line is wider than WIDTH, and the number of lines is bounded."""
     evidence = failure.evidence
-    broken = [clauses[one] for one in failure.causes if one in clauses]
-    sentences = [line for clause in broken for line in wrap(clause.sentence, WIDTH)]
-    yield Part(", ".join(failure.causes), (*sentences, *_message(failure, broken)))
+    sentences = [line for one in failure.causes if one in clauses for line in wrap(clauses[one].sentence, WIDTH)]
+    yield Part(", ".join(failure.causes), (*sentences, *_message(failure, clauses)))
     if evidence.steps:
         shown = evidence.steps[-MAX_STEPS:]
         yield Part(f"the last {counted(len(shown), 'call')} of the cache", tuple(_steps(shown, evidence.steps)))
-    trees = {"the tree before the last call": evidence.before, "the tree after the last call": evidence.after}
-    if evidence.before == evidence.after:
-        trees = {"the tree, the same before and after the last call": evidence.after}
-    for title, tree in trees.items():
+    for title, tree in trees(evidence):
+        yield Part(title, (LEGEND, *_tree(tree)))
+
+
+def trees(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """The trees that were taken, each with its title. Two equal ones are shown once."""
+    if evidence.before and evidence.before == evidence.after:
+        yield "the tree, the same before and after the last call", evidence.after
+        return
+    for when, tree in (("before", evidence.before), ("after", evidence.after)):
         if tree:
-            yield Part(title, (LEGEND, *_tree(tree)))
+            yield f"the tree {when} the last call", tree
 
 
 def frames_part(failure: Execution) -> Iterator[Part]:
@@ -64,19 +69,28 @@ def frames_part(failure: Execution) -> Iterator[Part]:
         yield Part("where the adapter raised", tuple(shown))
 
 
-def _message(failure: Execution, broken: Sequence[Clause]) -> Iterator[str]:
-    """What was expected and what came, where the message says so; else its first line."""
-    message = legible(failure.reason)
-    named = [part for clause in broken if (part := message.partition(f"{clause.id}: ")[2])]
-    text, _, rest = (named[0] if named else first_line(message)).partition("\n")
-    if text.endswith(":"):
-        # What follows belongs to it, such as the lines in which two ranks differ.
-        text = "\n".join([text, *rest.split("\n\n")[0].splitlines()[:_MAX_LINES]])
-    found = _EXPECTED.fullmatch(text)
-    parts = found.groupdict() if found else {"": text}
-    for name, part in parts.items():
-        lines = [line for one in (part or "").splitlines() for line in _fitted(one, "  ")]
+def message_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Mapping[str, str]:
+    """Where it was, what was expected and what came, by `at`, `expected` and `got`; empty if the message is another."""
+    found = _EXPECTED.fullmatch(_told(failure, clauses))
+    return {name: part for name, part in found.groupdict().items() if part} if found else {}
+
+
+def _message(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[str]:
+    """The parts of the message; else its first line."""
+    for name, part in (message_parts(failure, clauses) or {"": _told(failure, clauses)}).items():
+        lines = [line for one in part.splitlines() for line in _fitted(one, "  ")]
         yield from (f"{name}: {line}" if name and not number else line for number, line in enumerate(lines))
+
+
+def _told(failure: Execution, clauses: Mapping[str, Clause]) -> str:
+    """What the message says of a broken clause; of an error, its first line."""
+    message = legible(failure.reason)
+    broken = [cause for cause in failure.causes if cause in clauses]
+    named = [part for clause in broken if (part := message.partition(f"{clause}: ")[2])]
+    text, _, rest = (named[0] if named else first_line(message)).partition("\n")
+    # What follows a colon belongs to it, such as the lines in which two ranks differ.
+    more = rest.split("\n\n")[0].splitlines()[:_MAX_LINES] if text.endswith(":") else []
+    return "\n".join([text, *more])
 
 
 def _steps(shown: Sequence[Step], recorded: Sequence[Step]) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,13 +14,18 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
+from hicache.testing.plugin.tags import CLAUSE_ID
 from hicache.testing.report.comparison import DIFFERS, WORST_FIRST, Comparison, contract_difference, difference
-from hicache.testing.report.coverage import declared_next
+from hicache.testing.report.coverage import applying_clauses, coverage, declared_next
+from hicache.testing.report.failure_text import message_parts, trees
 from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
-from hicache.testing.report.run import Outcome, counted, first_line
+from hicache.testing.report.run import NO_PROFILE, Outcome, counted, first_line
 from hicache.testing.report.text import headline
+
+NOT_APPLYING = "does not apply"
+"""The group of the clauses that do not apply to the cache of a run."""
 
 _MAX_SLOW_TESTS = 12
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -27,7 +33,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[str, bytes]) -> str:
     """Render the page of a run. `replays`: the pictures of replays by name; each has a page `NAME.html` beside this."""
-    families = _families(view.matrix)
+    families, found = _families(view.matrix), coverage(view)
+    applying = {clause.id for clause in applying_clauses(view)}
+    rows = [row for section in view.matrix.sections for row in section.rows]
+    group_of = {row.clause.id: row.status.value if row.clause.id in applying else NOT_APPLYING for row in rows}
+    shares = {one.name: Counter(group_of[row.clause.id] for row in one.rows) for one in view.matrix.sections}
+    statuses = {one.value: one for one in Status}
     timed = sorted((one for one in view.record.executions if one.duration_s > 0), key=lambda one: -one.duration_s)
     template = templates().get_template("report.html")
     return template.render(
@@ -38,15 +49,26 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
         status=Status,
         symbols=SYMBOLS,
         **_script(),
-        groups=[(one.value, one, count) for one, count in view.matrix.counts.items() if count],
+        groups=[
+            (name, statuses.get(name), count)
+            for name in (*statuses, NOT_APPLYING)
+            if (count := sum(share[name] for share in shares.values()))
+        ],
         headline=headline(view),
+        anchors=group_of.keys(),
+        found=found,
+        levels=() if view.record.profile == NO_PROFILE else found.levels,
+        group_of=group_of,
+        shares=shares,
+        not_applying=NOT_APPLYING,
+        not_executed=_not_executed(view, applying),
         untried=told_of_gpu(view.record, clauses),
         families=families,
         first_columns=_first_columns(families),
         number_of={
             name: number for number, cause in enumerate(view.causes, start=1) for name in (cause.name, *cause.also)
         },
-        longest_section=max((len(section.rows) for section in view.matrix.sections), default=0),
+        longest_section=max((sum(share.values()) for share in shares.values()), default=0),
         undeclared=declared_next(view),
         slowest=timed[:_MAX_SLOW_TESTS],
         replays={name: data_address(picture) for name, picture in replays.items()},
@@ -71,6 +93,8 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             **_script(),
             groups=_groups(comparison),
             headline=difference(comparison),
+            anchors={one.clause.id for one in comparison.clauses},
+            found={one.name: coverage(one.view) for one in comparison.implementations},
             contracts=contract_difference(comparison),
             versions=tuple(dict.fromkeys(name for record in records for name in record.versions.named)),
             numbers={one.name: number for number, one in enumerate(comparison.implementations, start=1)},
@@ -84,6 +108,29 @@ def _groups(comparison: Comparison) -> list[tuple[str, Status | None, int]]:
     counts = Counter(one.group for one in comparison.clauses)
     groups = [(DIFFERS, None, counts[DIFFERS]), *((one.value, one, counts[one.value]) for one in WORST_FIRST)]
     return [group for group in groups if group[2]]
+
+
+def _pieces(text: str, anchors: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+    """The text in pieces, each with the clause that it names, or with an empty id. `anchors`: clauses with a row."""
+    shown, end = legible(text), 0
+    for named in CLAUSE_ID.finditer(shown):
+        if named[0] in anchors:
+            yield shown[end : named.start()], ""
+            yield named[0], named[0]
+            end = named.end()
+    yield shown[end:], ""
+
+
+def _not_executed(view: Overview, applying: AbstractSet[str]) -> list[tuple[str, str, dict[str, list[Clause]]]]:
+    """The clauses without an execution, by tier: those that apply and the others, each with a title and an id."""
+    parts = []
+    for title, slug, does_apply in (("Not executed", "not-executed", True), ("Do not apply", "not-applying", False)):
+        of_tiers = {
+            tier: [clause for clause in clauses if (clause.id in applying) is does_apply]
+            for tier, clauses in view.not_executed.items()
+        }
+        parts.append((title, slug, {tier: clauses for tier, clauses in of_tiers.items() if clauses}))
+    return parts
 
 
 def _script() -> dict[str, str]:
@@ -111,6 +158,7 @@ def templates(folder: Path = TEMPLATES) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(legible=legible, first_line=first_line, tally=_tally, counted=counted)
+    environment.filters.update(pieces=_pieces, message_parts=message_parts, trees=trees)
     return environment
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from hicache.testing.contract import CONTRACT
-from hicache.testing.report.coverage import declared_next
+from hicache.testing.report.coverage import coverage, declared_next
 from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Group, Overview, Status
@@ -20,14 +20,15 @@ _MAX_TOLD = 3
 
 def headline(view: Overview) -> str:
     """The verdict in one sentence."""
-    counts = view.matrix.counts
+    found = coverage(view)
+    counts = found.applying
     if view.verdict is Status.FAILED:
         return ". ".join(_told(view.causes))
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed, so nothing was verified"
-    passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
+    passed = f"{found.passed} of {counted(sum(counts.values()), 'clause')} passed"
     if counts[Status.PASSED_IN_PART]:
-        passed += f", {counts[Status.PASSED_IN_PART]} in part"
+        passed += f", {counts[Status.PASSED_IN_PART]} of them in part"
     if counts[Status.KNOWN_FAILURE]:
         return f"{passed}, {counts[Status.KNOWN_FAILURE]} with a known failure; no other test failed"
     return f"{passed}; no test failed"
@@ -55,6 +56,8 @@ def render_markdown(view: Overview) -> str:
             f"# {_plain(view.record.implementation)}",
             "",
             f"**{headline(view)}.** {figures}, started {_plain(view.record.started)}.",
+            "",
+            f"{coverage(view)}.",
             "",
             *([f"{untried}.", ""] if (untried := told_of_gpu(view.record, CONTRACT)) else []),
             *_failures(view.causes),

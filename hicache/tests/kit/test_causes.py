@@ -19,6 +19,7 @@ from hicache.testing.report.run import Evidence, Step
 from hicache.testing.report.text import headline
 from hicache.testing.violation import ViolationError, violation
 from hicache.tests.inventory.laws import read_laws
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import execution, record, run, run_recorded, write_suite
 
 REPOSITORY = Path(__file__).parents[3]
@@ -202,9 +203,15 @@ def test_a_headline_tells_three_causes() -> None:
 def test_each_broken_clause_of_the_page_leads_to_its_cause() -> None:
     own = [failed(number, "EVICT-8", "EVICT-8") for number in range(2)]
     view = overview(record(*own, failed(3, "HOST-2", "HOST-2", "EVICT-8")), CONTRACT)
-    page = render_html(view, CONTRACT, {})
-    assert page.count('href="#cause-1"') >= 2, "expected EVICT-8 and HOST-2 to lead to the one cause"
-    assert "May also explain: HOST-2" in page, "expected the page to say what joined the cause"
+    page = HtmlPage(render_html(view, CONTRACT, {}))
+    for clause in ("EVICT-8", "HOST-2"):
+        (cell,) = page.one("tr", id=clause).all("td")
+        cause = page.target(cell.one("a"))
+        assert cause.attributes["id"] == "cause-1", (
+            f"expected {clause} to lead to the one cause, got {cause.attributes}"
+        )
+    joined = [one.text for one in cause.all("p")]
+    assert "May also explain: HOST-2." in joined, f"expected what joined the cause, got {joined}"
 
 
 def test_a_group_of_failures_has_the_causes_of_all() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from hicache.testing.adapter import Capability
+from hicache.testing import adapter
+from hicache.testing.adapter import METHODS, WITH_VERBS, Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
-from hicache.testing.report import Execution, Outcome
+from hicache.testing.report import NO_PROFILE, Execution, Outcome
 from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
 from hicache.testing.report.gpu import GPU, NO_GPU, GpuPart, not_on_gpu, told_of_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import render_markdown
+from hicache.testing.storage.subject import BACKEND_CLAUSES
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import execution, record
 
 ALL = frozenset(one.name for one in Capability)
@@ -102,8 +107,75 @@ def test_what_to_declare_next_is_counted_in_clauses() -> None:
     ]
     result = found(execution("KEY-1"), *skipped)
     assert result.gains == {"SNAPSHOT": 3, "HOST": 2}, f"got {result.gains}"
-    told = f"1 of {len(CONTRACT)} clauses checked (POOL-6 only on a GPU), {len(CONTRACT) - 1} not: declare "
-    assert str(result) == f"{told}SNAPSHOT (+3), HOST (+2)", f"got {result}"
+    applying = sum(one.applying for one in result.levels)
+    told = f"1 of {applying} clauses that apply passed, {applying - 1} not checked; "
+    assert str(result) == f"{told}{len(CONTRACT) - applying} others do not apply (POOL-6 only on a GPU)", (
+        f"got {result}"
+    )
+
+
+VERBS_ALONE = frozenset({"VERBS"})
+
+NEXT = {
+    "most-clauses": ([("LOCK-1", "SNAPSHOT"), ("LOCK-2", "SNAPSHOT"), ("KEY-1", "SIZES")], "SNAPSHOT (1 method): 2"),
+    "alone": ([("LOCK-1", "SIZES SNAPSHOT"), ("LOCK-2", "SIZES SNAPSHOT"), ("KEY-1", "BYTES")], "BYTES (4 methods): 1"),
+    "no-single": (
+        [("LOCK-1", "SIZES SNAPSHOT"), ("LOCK-2", "BYTES REFUSALS SIZES")],
+        "SIZES and SNAPSHOT (2 methods): 1",
+    ),
+    "no-method": ([("POOL-9", "REFUSALS")], "REFUSALS (no method): 1"),
+    "second-door": ([("LOCK-1", "REQUESTS"), ("LOCK-2", "SNAPSHOT")], "SNAPSHOT (1 method): 1"),
+    "feature-that-is-not-needed": ([("MATCH-3", "SWA"), ("LOCK-2", "SNAPSHOT")], "SNAPSHOT (1 method): 1"),
+}
+
+
+@pytest.mark.parametrize(("waiting", "expected"), NEXT.values(), ids=NEXT)
+def test_the_next_capability_is_the_one_that_brings_most_of_the_level(
+    waiting: list[tuple[str, str]], expected: str
+) -> None:
+    skipped = [
+        execution(clause, outcome=Outcome.SKIPPED, lacks=tuple(lacks.split()), name=f"test_{number}")
+        for number, (clause, lacks) in enumerate(waiting)
+    ]
+    result = found(execution("KEY-2"), *skipped, capabilities=VERBS_ALONE)
+    noun = "more clause" if expected.endswith(" 1") else "more clauses"
+    (step,) = result.next_steps([Level.DEVICE])
+    assert str(step) == f"next for level device: declare {expected} {noun}", f"got {step}"
+
+
+def test_a_level_of_which_no_test_was_collected_is_told_what_its_clauses_need() -> None:
+    (step,) = found(execution("KEY-2"), capabilities=VERBS_ALONE).next_steps([Level.RANKS])
+    assert (step.names, step.methods) == (("RANKS",), 1), f"got {step}"
+
+
+def test_nothing_is_advised_for_a_level_that_is_verified_or_failed() -> None:
+    verified = found(execution(*of(Level.DEVICE)), capabilities=ALL)
+    failed = found(execution(*of(Level.DEVICE), outcome=Outcome.FAILED), capabilities=VERBS_ALONE)
+    for result in (verified, failed):
+        levels = [step.level for step in result.steps]
+        assert Level.DEVICE not in levels, f"got {levels}"
+
+
+def test_every_method_of_the_interface_is_counted_for_a_capability() -> None:
+    counted = {name for names in METHODS.values() for name in names}
+    lacking = re.findall(r"_lacks\(\"(\w+)\"\)|needs (\w+)\(\), which", inspect.getsource(adapter))
+    asked = {name for names in lacking for name in names if name}
+    assert counted == asked - {"block_snapshot"}, f"these differ: {sorted(counted ^ asked)}"
+    assert counted >= WITH_VERBS, f"these are no methods: {WITH_VERBS - counted}"
+
+
+def test_shares_are_of_the_clauses_of_all_levels() -> None:
+    result = found(execution("KEY-1"), execution("MATCH-1", outcome=Outcome.FAILED), capabilities=VERBS_ALONE)
+    of_levels = sum(one.applying for one in result.levels)
+    assert sum(result.applying.values()) == of_levels, f"got {result.applying}, levels have {of_levels}"
+    assert of_levels + result.others == len(CONTRACT), f"each clause applies or does not: {of_levels}, {result.others}"
+    assert str(result).startswith(f"1 of {of_levels} clauses that apply passed, 1 broken, "), f"got {result}"
+
+
+def test_all_clauses_of_a_backend_apply_to_it() -> None:
+    run = replace(record(execution("STORE-1")), profile=NO_PROFILE, capabilities=())
+    result = coverage(overview(run, BACKEND_CLAUSES))
+    assert sum(result.applying.values()) == len(BACKEND_CLAUSES), f"got {result}"
 
 
 def test_a_clause_whose_tests_ended_early_waits_for_no_capability() -> None:
@@ -157,8 +229,10 @@ def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     run = replace(record(*NOT_ON_GPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL), environment=gpu)
     told = told_of_gpu(run, CONTRACT)
     assert told == f"No test ran on a GPU of: {', '.join(dict.fromkeys(every))}", f"got {told!r}"
-    for page in (render_html(overview(run, CONTRACT), CONTRACT, {}), render_markdown(overview(run, CONTRACT))):
-        assert told in page, f"expected the page to say {told!r}"
+    header = HtmlPage(render_html(overview(run, CONTRACT), CONTRACT, {})).one("header")
+    paragraphs = [one.text for one in header.all("p")]
+    assert f"{told}." in paragraphs, f"expected {told!r} at the top of the page, got {paragraphs}"
+    assert f"{told}." in render_markdown(overview(run, CONTRACT)).splitlines(), f"report.md does not say {told!r}"
     told = told_of_gpu(replace(run, executions=(*run.executions, ran)), CONTRACT)
     assert part not in told, f"{ran.node_id} ran {part} on a GPU, got {told!r}"
     assert told.count(",") == 1, f"the other two parts did not run, got {told!r}"
@@ -216,5 +290,6 @@ def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:
     view = overview(run, CONTRACT)
     told = [(one.name, one.clauses, one.tests) for one in declared_next(view)]
     assert told == [("SNAPSHOT", 2, 2), ("BYTES", 1, 2)], f"KEY-1 was checked by another test; got {told}"
-    for page in (render_html(view, CONTRACT, {}), render_markdown(view)):
-        assert Capability.SNAPSHOT.value.partition(":")[0] in page, "expected the page to say what SNAPSHOT is"
+    rows = HtmlPage(render_html(view, CONTRACT, {})).part("Skipped").all("table")[0].rows()
+    assert rows[1] == ["SNAPSHOT", Capability.SNAPSHOT.value, "2", "2"], f"expected what SNAPSHOT is, got {rows}"
+    assert Capability.SNAPSHOT.value.partition(":")[0] in render_markdown(view), "report.md does not say what it is"

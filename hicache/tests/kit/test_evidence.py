@@ -13,6 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, recorded, told
 from hicache.testing.report import RunRecord, write_report
 from hicache.tests.kit.hosted_cache import FlatCache
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import run_recorded, write_suite
 from hicache.types import SHARED, Key, Namespace
 
@@ -49,9 +50,13 @@ def test_the_traceback_has_the_frames_of_the_adapter_alone(found: RunRecord) -> 
 
 
 def test_the_page_shows_the_steps(found: RunRecord, pytester: pytest.Pytester) -> None:
-    page = write_report(found, pytester.path / "out").read_text(encoding="utf-8")
-    for shown in ("<code>allocate</code>", "[16..47]", "Traceback of the adapter"):
-        assert shown in page, f"the page does not show {shown!r}"
+    page = HtmlPage(write_report(found, pytester.path / "out").read_text(encoding="utf-8"))
+    cause = page.one(id="cause-1")
+    steps = cause.one("table", kind="steps").rows()
+    assert steps[1:3] == [["allocate", "32", "[16..47]"], ["free", "[16..47]", "None"]], f"got {steps}"
+    assert steps[3][:2] == ["✗ failed match", "None, chunked=False"], f"got {steps}"
+    folded = [one.one("summary").text for one in cause.all("details")]
+    assert "Traceback of the adapter" in folded, f"got {folded}"
 
 
 def test_a_recorded_class_is_known_by_the_same_name() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing import adapters
-from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.causes import OUTDATED
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
@@ -182,7 +181,7 @@ def test_a_listed_test_may_fail(pytester: pytest.Pytester, entry_id: str) -> Non
     result.assert_outcomes(passed=1, xfailed=2)
     assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
     result.stdout.fnmatch_lines(
-        [f"hicache: 1 passed, 0 failed, 2 known to fail, 0 skipped, {len(CONTRACT) - 2} not executed"]
+        ["hicache: 1 passed, 0 failed, 2 known to fail, 0 skipped, * of * clauses not executed"]
     )
 
 

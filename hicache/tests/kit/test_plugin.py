@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -12,14 +12,12 @@ import torch
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.report import Outcome
 from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
 
-OF_TIER = Counter(clause.tier for clause in CONTRACT.values())
 """The number of clauses by tier."""
 
 PASSING = """
@@ -33,13 +31,20 @@ def _last_line(result: pytest.RunResult) -> str:
     return [line for line in result.outlines if line.strip()][-1]
 
 
+def _clauses_executed(result: pytest.RunResult, tests: str) -> int:
+    """How many of the clauses that apply were executed, by the last line, which counts these tests."""
+    found = re.fullmatch(rf"hicache: {tests}, (\d+) of (\d+) clauses not executed", _last_line(result))
+    assert found, f"expected {tests} in the last line, got {result.outlines}"
+    return int(found[2]) - int(found[1])
+
+
 def test_a_test_runs_once_for_each_configuration(pytester: pytest.Pytester) -> None:
     write_suite(pytester, PASSING)
     result = run(pytester, "-v")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([f"*::test_a[[]full/page{size}/lru[]] PASSED*" for size in (1, 3, 16, 64)])
-    assert _last_line(result) == f"hicache: 4 passed, 0 failed, 0 skipped, {len(CONTRACT) - 1} not executed", (
-        result.outlines
+    assert _clauses_executed(result, "4 passed, 0 failed, 0 skipped") == 1, (
+        f"one clause was executed: {result.outlines}"
     )
 
 
@@ -201,12 +206,12 @@ def test_an_undeclared_capability_is_the_reason_of_a_skip(pytester: pytest.Pytes
         [
             "2 skipped: adapter FlatCache does not declare HOST: a host tier",
             "1 skipped: no configuration of this run has a page size of 7, policy lru",
-            f"{OF_TIER['device'] - 1} device clauses not executed",
-            f"{OF_TIER['host']} host clauses not executed",
+            "* of * device clauses not executed",
+            "* other clauses of the contract do not apply",
         ]
     )
-    assert _last_line(result) == f"hicache: 4 passed, 0 failed, 3 skipped, {len(CONTRACT) - 1} not executed", (
-        result.outlines
+    assert _clauses_executed(result, "4 passed, 0 failed, 3 skipped") == 1, (
+        f"one clause was executed: {result.outlines}"
     )
 
 
@@ -260,8 +265,8 @@ def test_a_failure_says_how_to_replay_it(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(failed=1)
     command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --hicache-adapter *hosted_cache:FlatCache"
     result.stdout.fnmatch_lines(["*- replay -*", command])
-    assert _last_line(result) == f"hicache: 0 passed, 1 failed, 0 skipped, {len(CONTRACT) - 1} not executed", (
-        result.outlines
+    assert _clauses_executed(result, "0 passed, 1 failed, 0 skipped") == 1, (
+        f"one clause was executed: {result.outlines}"
     )
 
 
@@ -414,7 +419,7 @@ def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) 
 @pytest.mark.usefixtures("backend_suite")
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--hicache-backend", "memory", adapter=REFERENCE)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 not executed"])
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 of 22 clauses not executed"])
 
 
 @pytest.mark.usefixtures("backend_suite")
@@ -422,7 +427,7 @@ def test_a_backend_is_found_in_the_current_folder(pytester: pytest.Pytester, mon
     pytester.makepyfile(own_backend="from hicache.storage.memory import MemoryStorage as Mine")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(pytester.path))])
     result = run(pytester, "--hicache-backend", "own_backend:Mine", adapter=REFERENCE)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 not executed"])
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 of 22 clauses not executed"])
 
 
 @pytest.mark.usefixtures("backend_suite")

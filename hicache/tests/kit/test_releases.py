@@ -13,6 +13,7 @@ import pytest
 from hicache.testing import releases
 from hicache.testing.load import load_adapter
 from hicache.testing.report import Execution, Outcome, RunRecord, write_run
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import execution, record
 
 
@@ -87,9 +88,9 @@ def test_the_command_installs_and_runs_each_release_alone(tmp_path: Path, monkey
     assert all(two == ["-k", "LOCK"] for two in options), f"expected each run to get -k LOCK, got {options}"
     written, table = (tmp_path / "releases.md").read_text("utf-8"), releases.table({"0.32.0": OLD, "0.33.0": NEW})
     assert written == table, f"expected the table:\n{table}\ngot:\n{written}"
-    page = (tmp_path / "compare.html").read_text("utf-8")
-    assert "Vllm0320" in page, "compare.html does not name the adapter of 0.32.0"
-    assert "Vllm0330" in page, "compare.html does not name the adapter of 0.33.0"
+    page = HtmlPage((tmp_path / "compare.html").read_text("utf-8"))
+    named = [row.one("b").text for row in page.part("Implementations").one("tbody").all("tr")]
+    assert named == ["Vllm0320", "Vllm0330"], f"compare.html does not name the adapter of each release: {named}"
 
 
 def test_a_release_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html import escape
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,11 +15,15 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Execution, Outcome, RunRecord, merge_runs, write_report, write_run
 from hicache.testing.report.comparison import ComparedClause, Comparison, compare, difference
+from hicache.testing.report.coverage import coverage
 from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix, overview
 from hicache.testing.report.pages import render_comparison, render_html
+from hicache.testing.report.run import Evidence, Step
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 PASSED, FAILED, SKIPPED, KNOWN_FAILURE = (execution("KEY-1", outcome=outcome) for outcome in Outcome)
@@ -164,38 +166,6 @@ def test_the_same_execution_twice_is_refused() -> None:
         merge_runs([run, run])
 
 
-VOID = ("meta", "br", "img", "link", "input", "hr")
-
-
-class Reader(HTMLParser):
-    """Collects a page's text, its elements with their attributes, and its unmatched tags."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text = ""
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.mismatches: list[str] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.mismatches.extend(self._open)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.text += " "
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self._open or self._open.pop() != tag:
-            self.mismatches.append(f"/{tag} at {self.getpos()}")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def mixed_run() -> RunRecord:
     """Every outcome, with arbitrary text wherever a run can hold some."""
     return record(
@@ -209,32 +179,41 @@ def mixed_run() -> RunRecord:
     )
 
 
+def shown(report: Path) -> HtmlPage:
+    """The page of a report."""
+    return HtmlPage((report / "report.html").read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(mixed_run(), tmp_path_factory.mktemp("report")).parent
 
 
 def test_the_page_is_well_formed_and_holds_no_markup_of_a_message(report: Path) -> None:
-    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    page = shown(report)
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
-    scripts = [attributes for tag, attributes in page.elements if tag == "script"]
+    scripts = [one.attributes for one in page.all("script")]
     assert scripts == [{}], f"expected the script of the filters alone, got {scripts}"
-    assert "</pre><script>alert(1)</script>" in page.text, "the message is not shown as it is"
+    message, _ = page.one(id="cause-1").all("pre")
+    assert "</pre><script>alert(1)</script>" in message.text, f"the message is not shown as it is: {message.text}"
 
 
 def test_the_matrix_folds_by_section_and_names_every_clause(report: Path) -> None:
-    page = Reader((report / "report.html").read_text(encoding="utf-8"))
-    groups = {str(one["id"]): "open" in one for tag, one in page.elements if tag == "details" and "id" in one}
+    page = shown(report)
+    groups = {one.attributes["id"]: "open" in one.attributes for one in page.all("details", kind="section")}
     sections = [f"section-{name}" for name in dict.fromkeys(one.partition("-")[0] for one in CONTRACT)]
     assert list(groups) == sections, f"expected the sections {sections}, got {list(groups)}"
     assert groups["section-LOCK"], "the section of a broken clause is folded"
     assert not groups["section-KEY"], "a section in which nothing failed is open"
-    rows = {one["data-clause"]: one["data-status"] for _, one in page.elements if "data-clause" in one}
+    rows = {one.attributes["data-clause"]: one for one in page.all("tr") if "data-clause" in one.attributes}
     assert list(rows) == list(CONTRACT), f"clauses without a row: {set(CONTRACT) - set(rows)}"
-    boxes = {one["value"] for tag, one in page.elements if tag == "input" and one.get("type") == "checkbox"}
-    assert boxes == set(rows.values()), f"statuses {set(rows.values())}, filters {boxes}"
-    missing = [one.id for one in CONTRACT.values() if one.title not in page.text or one.sentence not in page.text]
-    assert not missing, f"clauses without title or sentence: {missing}"
+    boxes = {one.attributes["value"] for one in page.all("input", type="checkbox")}
+    statuses = {one.attributes["data-status"] for one in rows.values()}
+    assert boxes == statuses, f"statuses {statuses}, filters {boxes}"
+    for clause in CONTRACT.values():
+        head = rows[clause.id].one("th")
+        told = [head.one("span", kind="title").text, head.all("p")[0].text]
+        assert told == [clause.title, " ".join(clause.sentence.split())], f"{clause.id} says {told}"
 
 
 def test_the_page_allows_the_script_of_its_filters_and_no_other(report: Path) -> None:
@@ -245,37 +224,101 @@ def test_the_page_allows_the_script_of_its_filters_and_no_other(report: Path) ->
 
 
 def test_the_page_needs_nothing_from_elsewhere(report: Path) -> None:
-    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    page = shown(report)
     addresses = [
         value
-        for _, attributes in page.elements
-        for name, value in attributes.items()
-        if name in ("src", "href", "xlink:href") and not (value or "").startswith(("#", "data:"))
+        for one in page.walk()
+        for name, value in one.attributes.items()
+        if name in ("src", "href", "xlink:href") and not value.startswith(("#", "data:"))
     ]
     assert not addresses, f"the page refers to {addresses}"
-    assert "@import" not in page.text, "the style sheet imports another"
+    assert "@import" not in page.one("style").text, "the style sheet imports another"
 
 
 def test_links_within_the_page_lead_somewhere_and_ids_are_unique(report: Path) -> None:
-    page = Reader((report / "report.html").read_text(encoding="utf-8"))
-    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(filter(None, ids))}"
-    links = {str(attributes["href"])[1:] for tag, attributes in page.elements if tag == "a" and "href" in attributes}
-    assert links == {"cause-1"}, f"the failed cell leads to the cause, got {links}"
-    assert links.issubset(ids), f"links {links} lead to none of {ids}"
+    page = shown(report)
+    ids = [one.attributes["id"] for one in page.walk() if "id" in one.attributes]
+    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(ids)}"
+    cells = [page.target(one).attributes["id"] for one in page.one(id="LOCK-2").all("a")]
+    assert cells == ["cause-1"], f"the failed cell leads to the cause, got {cells}"
 
 
-def test_the_page_tells_what_happened(report: Path) -> None:
-    text = " ".join(Reader((report / "report.html").read_text(encoding="utf-8")).text.split())
-    for expected in (
-        "1 clause broken: LOCK-2 in 1 test",
-        CONTRACT["LOCK-2"].sentence,
-        "pytest 'conformance/test_file.py::test_<three>$[full/page16/lru]'",
-        "no SWA MATCH-3 MATCH-4 2",
-        "42 operations",
-        "python 3.10.1",
-    ):
-        assert expected in text, f"the page does not say {expected!r}"
+def test_a_clause_that_is_named_leads_to_its_row(report: Path) -> None:
+    page = shown(report)
+    named = {one.text: page.target(one) for one in page.all("a", kind="id")}
+    assert {"LOCK-2", "MATCH-3", "MATCH-4"} <= named.keys(), f"these are named: {sorted(named)}"
+    for clause, row in named.items():
+        assert row.attributes.get("data-clause") == clause, f"{clause} leads to {row.tag} {row.attributes}"
+        assert row.inside("details", kind="section"), f"the row of {clause} is not in the matrix"
+    silent = [one.text for one in page.all("span", kind="id") if one.text in CONTRACT and not one.all("a")]
+    of_rows = [one.text for one in page.all("span", kind="id") if one.inside("th", kind="clause")]
+    assert silent == of_rows, "each id outside of the matrix is a link"
+
+
+def test_the_page_begins_with_the_verdict_the_levels_and_one_share(report: Path) -> None:
+    page, found = shown(report), coverage(overview(mixed_run(), CONTRACT))
+    header = page.one("header")
+    assert header.one("p", kind="verdict").text == "✗ 1 clause broken: LOCK-2 in 1 test", f"got {header.text}"
+    levels = [one.text for one in header.one("ul", kind="levels").all("li")]
+    assert levels == [str(one) for one in found.levels], f"expected each level, got {levels}"
+    assert header.one(id="share").text == f"{found}.", f"got {header.one(id='share').text}"
+    every = sum(found.applying.values())
+    tiles = [[one.one("b").text, one.one("span").text] for one in page.one("div", kind="counts").all("div")]
+    of_clauses = [(int(count), words) for count, words in tiles if "clauses" in words]
+    assert sum(count for count, _ in of_clauses) == every, f"the counts do not add up to {every}: {tiles}"
+    assert all(f"of {every} clauses" in words for _, words in of_clauses), f"another denominator in {tiles}"
+    rest = [int(count) for count, words in tiles if "operations" in words]
+    assert rest == [42], f"expected the operations of 6 tests, got {tiles}"
+    assert page.headings()[:2] == ["Causes of failures", "Clauses by configuration"], f"got {page.headings()}"
+
+
+EVIDENCE = Evidence(
+    steps=(Step("allocate", "16", "[16..31]"), Step("lock", "Node 1", "Receipt 1"), Step("unlock", HOSTILE, "None")),
+    before="root",
+    after="root\n└─ 0..16",
+    traceback="",
+)
+
+
+def test_the_failing_step_is_marked_and_all_steps_are_seen_without_scrolling() -> None:
+    reason = "hicache.ViolationError: LOCK-2: node 0..16: expected 1 lock, got none"
+    failed = replace(execution("LOCK-2", outcome=Outcome.FAILED, reason=reason), evidence=EVIDENCE)
+    page = HtmlPage(render_html(overview(record(failed), CONTRACT), CONTRACT, {}))
+    cause = page.one(id="cause-1")
+    assert page.target(cause.one("h3").one("a")).attributes["id"] == "LOCK-2", "the cause leads to its clause"
+    assert not cause.inside(kind="scroll"), "the cause scrolls in itself"
+    assert not cause.all(kind="scroll"), "the steps of a cause scroll in themselves"
+    steps = cause.one("table", kind="steps")
+    verbs = [row.one("code").text for row in steps.one("tbody").all("tr")]
+    assert verbs == ["allocate", "lock", "unlock"], f"got {verbs}"
+    (marked,) = steps.all("tr", kind="failing")
+    assert marked.one("code").text == "unlock", f"expected the last step to be marked, got {marked.text}"
+    assert marked.one("span", kind="hidden").text == "failed", "the mark has no word"
+    parts = {one.one("dt").text: one.one("dd").text for one in cause.one("dl").all("div")}
+    assert parts == {"at": "node 0..16", "expected": "1 lock", "got": "none"}, f"got {parts}"
+    summaries = [one.one("summary").text for one in cause.all("details") if one.all("pre")][1:3]
+    assert [one.partition(" a node")[0] for one in summaries] == [
+        "The tree before the last call",
+        "The tree after the last call",
+    ], f"got {summaries}"
+
+
+def test_each_part_of_the_page_has_what_happened(report: Path) -> None:
+    page = shown(report)
+    cause = page.one(id="cause-1")
+    assert cause.all("p")[0].text == CONTRACT["LOCK-2"].sentence, f"got {cause.all('p')[0].text}"
+    command = cause.one("pre", kind="command").text
+    assert command == "pytest 'conformance/test_file.py::test_<three>$[full/page16/lru]'", f"got {command}"
+    reasons = page.part("Skipped").rows()
+    assert ["no SWA", "MATCH-3 MATCH-4", "2"] in reasons, f"got {reasons}"
+    assert ["python", "3.10.1"] in page.part("Environment").rows(), f"got {page.part('Environment').rows()}"
+
+
+def test_the_next_capability_stands_below_the_levels() -> None:
+    waiting = execution("LOCK-2", outcome=Outcome.SKIPPED, reason="no", lacks=("SNAPSHOT",), name="test_two")
+    page = HtmlPage(render_html(overview(record(execution("KEY-1"), waiting), CONTRACT), CONTRACT, {}))
+    told = page.one("header").one(id="next").text
+    assert told == "next for level device: declare SNAPSHOT (1 method): 1 more clause.", f"got {told}"
 
 
 def test_the_bars_of_the_charts_are_as_long_as_what_they_show() -> None:
@@ -284,42 +327,42 @@ def test_the_bars_of_the_charts_are_as_long_as_what_they_show() -> None:
         execution("KEY-2", name="test_fast", duration_s=0.5),
         execution("KEY-3", name="test_of_no_duration", duration_s=0.0),
     ]
-    page = render_html(overview(record(*executions), CONTRACT), CONTRACT, {})
-    (sections,) = re.findall(r'<table class="bars">.*?</table>', page, re.DOTALL)
-    (keys,) = re.findall(r'<th scope="row">KEY</th>.*?</tr>', sections, re.DOTALL)
-    shown = re.findall(r'<span class="([a-z-]+)" style="flex: (\d+)" title="[^"]+">(\d+)</span>', keys)
+    run = replace(record(*executions), capabilities=tuple(one.name for one in Capability))
+    page = HtmlPage(render_html(overview(run, CONTRACT), CONTRACT, {}))
+    (keys,) = [row for row in page.one("table", kind="bars").all("tr") if row.one("th").text == "KEY"]
+    bars = [(one.attributes["class"], one.attributes["style"], one.text) for one in keys.all("span")]
     rest = str(sum(name.startswith("KEY-") for name in CONTRACT) - len(executions))
-    expected = [("passed", "2", "2"), ("failed", "1", "1"), ("not-executed", rest, rest)]
-    assert sorted(shown) == sorted(expected), f"expected {expected}, got {shown}"
-    found = re.findall(r"<li><b>([\d.]+ s)</b> (\w+)\n.*?width: ([\d.]+)%", page, re.DOTALL)
-    assert found == [("2.00 s", "test_slow", "100.0"), ("0.50 s", "test_fast", "25.0")], f"got {found}"
+    expected = [("passed", "flex: 2", "2"), ("failed", "flex: 1", "1"), ("not-executed", f"flex: {rest}", rest)]
+    assert sorted(bars) == sorted(expected), f"expected {expected}, got {bars}"
+    timed = page.one("ol", kind="timed").all("li")
+    found = [(one.one("b").text, one.one("div").attributes["style"]) for one in timed]
+    assert found == [("2.00 s", "width: 100.0%"), ("0.50 s", "width: 25.0%")], f"got {found}"
+    assert ["test_slow" in timed[0].text, "test_fast" in timed[1].text] == [True, True], f"got {timed}"
 
 
 def test_every_status_is_said_in_words_not_only_in_colour(report: Path) -> None:
-    page = (report / "report.html").read_text(encoding="utf-8")
-    cells = re.findall(r"<td class=.*?</td>", page, flags=re.DOTALL)
-    marked = [cell for cell in cells if 'class="mark' in cell]
-    assert len(marked) == 6, f"six clauses and configurations were executed, got {marked}"
-    silent = [cell for cell in marked if '<span class="hidden">' not in cell]
+    marked = [cell for cell in shown(report).all("td") if cell.all("i", kind="mark") and cell.inside("table", "matrix")]
+    assert len(marked) == 6, f"six clauses and configurations were executed, got {len(marked)}"
+    silent = [cell.text for cell in marked if not cell.all("span", kind="hidden")]
     assert not silent, f"cells without a word: {silent}"
 
 
 def test_without_a_passed_test_the_verdict_is_not_a_pass(tmp_path: Path) -> None:
     page = write_report(record(execution("KEY-1", outcome=Outcome.SKIPPED, reason="x")), tmp_path)
-    text = Reader(page.read_text(encoding="utf-8")).text
-    assert "No test passed, so nothing was verified" in text, "a run without a passed test must say so"
+    verdict = HtmlPage(page.read_text(encoding="utf-8")).one("header").one("p", kind="verdict").text
+    assert verdict == "· No test passed, so nothing was verified", f"a run without a passed test must say so: {verdict}"
 
 
 def test_an_empty_run_can_be_reported(tmp_path: Path) -> None:
-    page = Reader(write_report(record(), tmp_path).read_text(encoding="utf-8"))
+    page = HtmlPage(write_report(record(), tmp_path).read_text(encoding="utf-8"))
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
 
 
 def test_the_replays_beside_the_report_become_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "replay.svg").write_text("<svg/>")
     (tmp_path / "replay-host.svg").write_text("<svg></svg>")
-    page = Reader(write_report(record(execution("KEY-1")), tmp_path).read_text(encoding="utf-8"))
-    images = [attributes["src"] for tag, attributes in page.elements if tag == "img"]
+    page = HtmlPage(write_report(record(execution("KEY-1")), tmp_path).read_text(encoding="utf-8"))
+    images = [one.attributes["src"] for one in page.all("figure", kind="wide") for one in one.all("img")]
     expected = [f"data:image/svg+xml;base64,{picture}" for picture in ("PHN2Zy8+", "PHN2Zz48L3N2Zz4=")]
     assert images == expected, f"expected both pictures, got {images}"
 
@@ -465,70 +508,75 @@ def test_an_unknown_clause_is_refused_with_the_file() -> None:
 
 
 def test_the_page_is_well_formed_and_its_links_lead_to_what_failed(comparison: Comparison) -> None:
-    page = Reader(render_comparison(comparison, CONTRACT))
+    page = HtmlPage(render_comparison(comparison, CONTRACT))
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
-    assert [tag for tag, _ in page.elements].count("script") == 1, "a message became a script"
-    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(filter(None, ids))}"
-    links = {attributes["href"] for tag, attributes in page.elements if tag == "a" and "href" in attributes}
-    expected = {"#failure-1-1", "#failure-2-1", "#failure-2-2", "#failure-2-3"}
+    assert len(page.all("script")) == 1, "a message became a script"
+    ids = [one.attributes["id"] for one in page.walk() if "id" in one.attributes]
+    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(ids)}"
+    links = {page.target(one).attributes["id"] for row in page.all("td", kind="first") for one in row.all("a")}
+    expected = {"failure-1-1", "failure-2-1", "failure-2-2", "failure-2-3"}
     assert links == expected, f"each failed cell leads to a failure: expected {expected}, got {links}"
-    assert {str(link)[1:] for link in links}.issubset(ids), f"{links} lead to none of {ids}"
+    clauses = {one.text: page.target(one).attributes["data-clause"] for one in page.all("a", kind="id")}
+    assert clauses == {name: name for name in clauses}, f"a clause leads to the row of another: {clauses}"
+    assert {"KEY-1", "LOCK-2", "LOCK-3"} <= clauses.keys(), f"the clauses of failures are links, got {clauses}"
 
 
-def test_the_page_tells_what_each_fails_and_did_not_run(comparison: Comparison) -> None:
-    text = " ".join(Reader(render_comparison(comparison, CONTRACT)).text.split())
-    for expected in (
-        "1 passed, 2 failed",
-        "passes for one implementation and fails for another",
-        "Failures of Sound 1 failure, 0 known failures",
-        "2 failures, 2 known failures; each test is shown once; open it for its shortest message",
-        "pytest 'conformance/test_file.py::test_one[full/page3/lru]'",
-        CONTRACT["KEY-1"].sentence,
-        "bug: a lock is lost",
-        "bug: a lock is lost expected 1",
-        "Not run by Sound 0 tests skipped",
-        "1 test skipped",
-        "MATCH-3 1",
-        "clauses not executed",
-        "python 3.10.1 3.10.1",
-    ):
-        assert expected in text, f"the page does not say {expected!r}: {text}"
-    assert "story" not in text, "of two failures of one test the longer is told"
+def test_each_part_of_the_page_has_what_each_fails_and_did_not_run(comparison: Comparison) -> None:
+    page = HtmlPage(render_comparison(comparison, CONTRACT))
+    (key,) = page.all("tr", id="KEY-1")
+    assert [cell.text for cell in key.all("td")][1] == "✗ failed 1 passed, 2 failed", f"got {key.text}"
+    assert key.all("p")[0].text == CONTRACT["KEY-1"].sentence, f"got {key.text}"
+    titles = [one.text for one in page.all("h2") if one.text.startswith(("Failures", "Not run by Sound"))]
+    assert titles[0].startswith("Failures of Sound 1 failure, 0 known failures"), f"got {titles}"
+    assert "2 failures, 2 known failures" in titles[1], f"got {titles}"
+    assert titles[2].startswith("Not run by Sound 0 tests skipped"), f"got {titles}"
+    first, known, other = (page.one(id=f"failure-2-{number}") for number in (1, 2, 3))
+    command = first.one("pre", kind="command").text
+    assert command == "pytest 'conformance/test_file.py::test_one[full/page3/lru]'", f"got {command}"
+    assert "story" not in first.text, f"of two failures of one test the longer is told: {first.text}"
+    reasons = [one.all("pre")[0].text for one in (known, other)]
+    assert reasons == ["bug: a lock is lost expected 1", "future: no locks expected 2"], f"got {reasons}"
+    skips = page.part("Not run by Broken").rows()
+    assert skips[1][1:] == ["MATCH-3", "1"], f"got {skips}"
+    assert ["python", "3.10.1", "3.10.1"] in page.part("Environment").rows(), f"got {page.part('Environment').rows()}"
 
 
 def test_one_run_can_be_shown_alone() -> None:
-    page = Reader(render_comparison(compare({"run.json": SOUND}, CONTRACT), CONTRACT))
+    page = HtmlPage(render_comparison(compare({"run.json": SOUND}, CONTRACT), CONTRACT))
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
 
 
 def test_a_comparison_has_titles_and_can_be_filtered(comparison: Comparison) -> None:
-    page = render_comparison(comparison, CONTRACT)
+    page = HtmlPage(render_comparison(comparison, CONTRACT))
     for one in comparison.clauses:
-        row = f'<tr data-clause="{one.clause.id}" data-status="{one.group}"'
-        assert row in page, f"expected a row that can be found and filtered, {row}"
-        assert f'<span class="title">{escape(one.clause.title)}</span>' in page, f"{one.clause.id} has no title"
+        row = page.one("tr", id=one.clause.id)
+        found = (row.attributes["data-clause"], row.attributes["data-status"], row.one("span", kind="title").text)
+        assert found == (one.clause.id, one.group, one.clause.title), f"expected a row that can be found, got {found}"
     groups = [one.group for one in comparison.clauses]
     assert groups.count("differs") == 2, f"expected the clauses that differ in a group of their own, got {groups}"
-    for group in set(groups):
-        assert f'<input type="checkbox" value="{group}" checked>' in page, f"expected a filter for {group}"
-    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert script, "the page has the script of the filters"
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in page, f"the policy of the page does not allow its script, {digest}"
+    filters = {one.attributes["value"] for one in page.one("form").all("input", type="checkbox")}
+    assert filters == set(groups), f"expected a filter for each of {set(groups)}, got {filters}"
+
+
+def test_the_page_of_a_comparison_allows_its_script(comparison: Comparison) -> None:
+    page = render_comparison(comparison, CONTRACT)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = HtmlPage(page).all("meta", **{"http-equiv": "Content-Security-Policy"})
+    allowed = policy.attributes["content"]
+    assert f"script-src 'sha256-{digest}'" in allowed, f"the policy does not allow the script: {allowed}"
 
 
 def test_a_failure_folds_and_a_link_to_it_opens_it(comparison: Comparison) -> None:
-    page = render_comparison(comparison, CONTRACT)
-    folded = [attributes["id"] for tag, attributes in Reader(page).elements if tag == "details" and "id" in attributes]
-    failures = [name for name in folded if str(name).startswith("failure-")]
+    page = HtmlPage(render_comparison(comparison, CONTRACT))
+    failures = [one.attributes["id"] for one in page.all("details", kind="finding")]
     assert failures == ["failure-1-1", "failure-2-1", "failure-2-2", "failure-2-3"], f"failures that fold: {failures}"
-    assert "target instanceof HTMLDetailsElement" in page, "the script opens what a link leads to"
+    assert "HTMLDetailsElement" in page.one("script").text, "the script opens what a link leads to"
 
 
 def test_on_a_narrow_screen_each_number_stands_beside_its_name(comparison: Comparison) -> None:
-    elements = Reader(render_comparison(comparison, CONTRACT)).elements
-    labels = [attributes["data-label"] for tag, attributes in elements if tag == "td" and "data-label" in attributes]
+    cells = HtmlPage(render_comparison(comparison, CONTRACT)).all("td")
+    labels = [one.attributes["data-label"] for one in cells if "data-label" in one.attributes]
     names = ["Tests executed", "passed", "failed", "known to fail", "skipped", "Clauses passed", "Clauses"]
     assert labels == names * len(comparison.implementations), f"expected {names} for each, got {labels}"
 
@@ -536,7 +584,7 @@ def test_on_a_narrow_screen_each_number_stands_beside_its_name(comparison: Compa
 def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(comparison: Comparison) -> None:
     pages = [render_comparison(comparison, CONTRACT), render_html(overview(mixed_run(), CONTRACT), CONTRACT, {})]
     for page in pages:
-        scrolling = [own for _, own in Reader(page).elements if "scroll" in str(own.get("class", "")).split()]
+        scrolling = [one.attributes for one in HtmlPage(page).all(kind="scroll")]
         assert scrolling, "the page has tables that scroll"
         silent = [own for own in scrolling if own.get("tabindex") != "0" or not own.get("aria-label")]
         assert not silent, f"these cannot be reached, or have no name: {silent}"
@@ -595,7 +643,8 @@ def test_the_page_goes_where_it_is_told_to(tmp_path: Path) -> None:
     code, output = run_app(sound.parent, broken.parent, "--html", page)
     assert code == 0, f"the folders of reports are as good as their files: expected 0, got {code}: {output}"
     assert f"page: {page}" in output, f"the last line names the page: {output}"
-    assert page.read_text(encoding="utf-8").count('id="failure-2-') == 7, "all failures stand in the page"
+    failures = HtmlPage(page.read_text(encoding="utf-8")).all("details", kind="finding")
+    assert len(failures) == 7, f"all failures stand in the page, got {len(failures)}"
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"schema_version": 99}'])

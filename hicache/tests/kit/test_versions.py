@@ -19,6 +19,7 @@ from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import RunRecord, Versions, merge_runs, read_run, write_report
 from hicache.testing.report.comparison import compare, contract_difference
 from hicache.testing.report.pages import render_comparison
+from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, record, run_recorded, write_suite
 
 ADAPTERS = Path(__file__).parents[3] / "docs" / "adapters.md"
@@ -57,12 +58,13 @@ def test_a_run_has_the_versions_of_this_kit(pytester: pytest.Pytester) -> None:
 
 
 def test_every_report_has_the_versions(tmp_path: Path) -> None:
-    page = write_report(made_with(NEW), tmp_path).read_text(encoding="utf-8")
+    page = HtmlPage(write_report(made_with(NEW), tmp_path).read_text(encoding="utf-8"))
+    environment = page.part("Environment").rows()
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     properties = ET.parse(tmp_path / "junit.xml").iter("property")  # noqa: S314 - it was written here
     by_name = {one.get("name"): one.get("value") for one in properties}
     for name, version in (("adapter interface", "3"), ("contract", "4"), ("format of known failures", "5")):
-        assert f"<tr><th>{name}</th><td>version {version}</td></tr>" in page, f"report.html has no {name} {version}"
+        assert [name, f"version {version}"] in environment, f"report.html has no {name} {version}: {environment}"
         assert f"| {name} | {version} |" in markdown, f"report.md has no {name} {version}: {markdown}"
         assert by_name.get(name) == version, f"junit.xml: expected {name} {version}, got {by_name}"
     assert read_run(tmp_path / "run.json").versions == NEW, "run.json has the versions of the run"
@@ -79,10 +81,10 @@ def test_runs_with_different_versions_are_not_merged() -> None:
 def test_a_comparison_says_when_contracts_differ(tmp_path: Path) -> None:
     expected = "different versions of the contract, so a clause can ask for something else in each: With1 1, With4 4"
     comparison = compare({"old.json": made_with(OLD), "new.json": made_with(NEW)}, CONTRACT)
-    page = render_comparison(comparison, CONTRACT)
+    page = HtmlPage(render_comparison(comparison, CONTRACT))
     assert expected in contract_difference(comparison), f"got {contract_difference(comparison)!r}"
-    assert expected in page, "the page does not say that the contracts differ"
-    assert "<tr><th>contract</th><td>version 1</td><td>version 4</td></tr>" in page, "the page lists both versions"
+    assert expected in page.one("header").one("b").text, f"the page does not say so: {page.one('header').text}"
+    assert ["contract", "version 1", "version 4"] in page.part("Environment").rows(), "the page lists both versions"
     folders = [tmp_path / "old", tmp_path / "new"]
     for folder, versions in zip(folders, (OLD, NEW), strict=True):
         write_report(made_with(versions), folder)
@@ -95,4 +97,5 @@ def test_a_comparison_says_nothing_of_one_contract() -> None:
     other = replace(NEW, interface=1, known_failures=1)
     comparison = compare({"one.json": made_with(NEW), "two.json": made_with(other)}, CONTRACT)
     assert not contract_difference(comparison), f"one contract, yet {contract_difference(comparison)!r}"
-    assert "different versions of the contract" not in render_comparison(comparison, CONTRACT), "the page says so"
+    header = HtmlPage(render_comparison(comparison, CONTRACT)).one("header")
+    assert not header.all("b"), f"the page says so: {header.text}"

@@ -24,10 +24,16 @@ form.hidden = false;
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => event.preventDefault());
 
-// What a link leads to is opened, as far as it folds.
+// What a link leads to is shown and opened, with all that it is folded in.
 function reveal() {
   const target = document.getElementById(location.hash.slice(1));
-  if (target instanceof HTMLDetailsElement) target.open = true;
+  if (!target) return;
+  for (let one = target; one; one = one.parentElement) {
+    one.hidden = false;
+    if (one instanceof HTMLDetailsElement) one.open = true;
+  }
+  if (target.dataset.clause) target.querySelector("details").open = true;
+  target.scrollIntoView({ block: "center" });
 }
 
 addEventListener("hashchange", reveal);
