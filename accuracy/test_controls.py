@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from transformers import CONFIG_MAPPING
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import Pool, Tier
+from hicache.testing.pools import pools_of
+from hicache.types import Component, Pool, Tier
 
 from .answers import GATES, MORE_TOKENS, ask, prompt
 from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
 from .engine.model_runner import divergence
 from .evaluation.comparison import differences, missing_hits, nats_between
-from .evaluation.documents import task
-from .evaluation.passes import CacheSize, Passes, pass_without, zeroed_pools
+from .evaluation.documents import DOCUMENTS, task
+from .evaluation.evaluate import ScoredPass
+from .evaluation.paired import MIN_DROP, PairedAnswers, is_loss
+from .evaluation.passes import CacheSize, Passes, pass_without, pass_without_pools, zeroed_pools
 from .evaluation.subject import opened
 from .models.recipe import RECIPES
-from .models.task import Task
+from .models.task import RECALL, Task
 
 LOSSES = (
     ("llama", Pool.KV),
@@ -41,11 +47,13 @@ LOSSES = (
 
 CACHED = 96
 QUESTIONS = 16
-MIN_DROP = 0.2
-"""The least fall of a task's score when its component is lost."""
-
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 13, states=256)
-CARRIED = [(name, carried) for name, recipe in RECIPES.items() for carried in recipe.tasks]
+CARRIED = [(name, carried) for name in ("window", "hybrid") for carried in RECIPES[name].tasks]
+
+SHAPES: Mapping[str, Sequence[tuple[Task, str]]] = {
+    "glm_moe_dsa": ((RECALL, Component.FULL), (RECALL, Pool.INDEXER)),
+}
+"""By trained model of an architecture: what is lost, a component or a pool, and the task that must notice it."""
 
 
 @pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
@@ -88,3 +96,32 @@ def test_losing_a_component_lowers_the_score_of_its_task(
     assert mean > gate.mean, f"{place}: expected more than {gate}, got {mean:.1e} nats a token"
     lines = list(differences(place, torch.float32, first, lossy, same_bytes=True))
     assert len(lines) >= 3, f"{place}: expected differences in score, answers and distributions, got {lines}"
+
+
+def right(scored: ScoredPass, asked: Task) -> list[bool]:
+    """For each question of a task, whether its answer is right."""
+    expected = [one["answer"] for one in DOCUMENTS[asked.name](QUESTIONS)["test"]]
+    return [given == answer for given, answer in zip(scored.answers[asked.name], expected, strict=True)]
+
+
+@clause("REQ-3", "HOST-7", "FLOW-9", "FLOW-10", needs=(Capability.STORAGE, Capability.SIDECARS))
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_trained_shape_answers_from_storage_and_loses_answers_with_each_part(
+    name: str, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    if name not in CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    model, vocabulary = opened(name, torch.float32, "cpu")
+    asked = {task.name: task for task, _ in SHAPES[name]}
+    passes = Passes(model, vocabulary, [task(one, QUESTIONS) for one in asked], SIZE, open_cache, tmp_path)
+    first = passes.ask()
+    passes.drop_above(Tier.STORAGE)
+    later = passes.ask()
+    wrong = [*differences(name, torch.float32, first, later, same_bytes=True)]
+    wrong += missing_hits(name, Tier.STORAGE, SIZE.page_size, later)
+    assert not wrong, "REQ-3: expected the same answers to the same questions, got:\n" + "\n".join(wrong)
+    for one, lost in SHAPES[name]:
+        pools = (lost,) if lost not in passes.setup.config.components else pools_of(passes.setup.config, lost)
+        lossy = pass_without_pools(pools, Tier.STORAGE, passes, passes.ask)
+        paired = PairedAnswers.of(right(first, one), right(lossy, one))
+        assert is_loss(paired), f"{name} without {lost}: expected a loss of right answers of {one.name}, got {paired}"

@@ -32,7 +32,6 @@ from .evaluation.passes import CacheSize, uncached_pass, zeroed_pools
 from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks, compared_ranks
 from .evaluation.subject import Subject
 from .evaluation.trial import Trial
-from .models.recipe import RECIPES
 
 QUESTIONS = 16
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 15, states=1024)
@@ -45,7 +44,7 @@ RANK_QUESTIONS = 8
 RANK_PASSES = ["first", Tier.HOST.value, Tier.STORAGE.value, LOST_PAGES]
 TRIAL_PASSES = ["first", "one forward", "device", "host", "storage", "faults", "after faults"]
 
-each_model = pytest.mark.parametrize("name", RECIPES)
+each_model = pytest.mark.parametrize("name", BASELINE)
 each_dtype = pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+import transformers
 from lm_eval.tasks import TaskManager
 
 from hicache.errors import ConfigurationError
@@ -24,9 +25,13 @@ from .evaluation import public_tasks
 from .evaluation.comparison import compared, differences, missing_hits
 from .evaluation.passes import CacheSize
 from .evaluation.subject import Subject, opened
+from .families import FAMILIES
 from .public_data import QUESTIONS, SUBJECTS, write_model, write_public_data, write_task_files
 
 CHOICES = 4
+SHAPES = ("qwen3_next", "glm_moe_dsa", "deepseek_v4")
+"""Architectures whose caches have states, an indexer, or windows with compressed entries."""
+
 PASSES = ("first", "one forward", "device", "host", "storage", "faults", "after faults")
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
 
@@ -93,6 +98,43 @@ def test_a_second_pass_computes_what_is_no_whole_page(
     assert figures["mmlu"].hits.device == sum(subjects) > 0, f"expected the sum of {subjects}, got {figures['mmlu']}"
     total = figures["gsm8k"].hits.device + figures["mmlu"].hits.device
     assert total == second.hits.device, f"expected {second.hits.device} hit tokens in all tasks, got {total}"
+
+
+@pytest.fixture(params=["written", "cached"])
+def task_files(request: pytest.FixtureRequest, public: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The task files, with the documents that are written here, or those that an earlier download has left."""
+    if request.param == "written":
+        request.getfixturevalue("inside")
+    else:
+        monkeypatch.chdir(tmp_path)
+        for settings in ("huggingface_hub.constants", "datasets.config"):
+            monkeypatch.setattr(f"{settings}.HF_HUB_OFFLINE", True)
+    return public / "tasks"
+
+
+@clause("REQ-3", "HOST-7", "FLOW-9", needs=(Capability.STORAGE, Capability.SIDECARS))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_answers_public_tasks_from_storage_as_in_the_first_pass(
+    shape: str, task_files: Path, adapter_path: str, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    if not FAMILIES[shape].is_known:
+        pytest.skip(f"transformers {transformers.__version__} has no {shape}")
+    write_model(tmp_path / "model", shape)
+    model = str(tmp_path / "model")
+    own = Subject(model, ("gsm8k", "mmlu"), task_files, QUESTIONS, torch.float32, "cpu", False, SIZE, adapter_path)
+    try:
+        passes = own.passes(open_cache, tmp_path / "pages")
+    except OSError as error:
+        pytest.skip(
+            f"gsm8k and mmlu are not in the local cache of data sets, {datasets.config.HF_DATASETS_CACHE}: {error}"
+        )
+    first = own.ask(passes)
+    passes.drop_above(Tier.STORAGE)
+    later = own.ask(passes)
+    wrong = [*differences(shape, torch.float32, first, later, same_bytes=True)]
+    wrong += missing_hits(shape, Tier.STORAGE, SIZE.page_size, later)
+    assert not wrong, "REQ-3: expected the same answers to the same questions, got:\n" + "\n".join(wrong)
+    assert later.hits.storage, f"expected prompts that are longer than a page, got {later.hits}"
 
 
 @clause("REQ-3", needs=(Capability.STORAGE,))

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from hicache.config import read_table
 
-from ..models.task import COPYING, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
+from ..models.task import COPYING, LATEST, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
 
 Documents = Mapping[str, list[dict[str, Any]]]
 """The documents of each split."""
@@ -70,11 +70,15 @@ DOCUMENTS: Mapping[str, Callable[[int], Documents]] = {
     "recall": questions_of(RECALL),
     "copying": questions_of(COPYING),
     "running": questions_of(RUNNING),
+    "latest": questions_of(LATEST),
     "choice": choices,
     "shots": shots,
     "reading": readings,
 }
 """By task: a function that makes a number of its documents."""
+
+VARIANTS: Mapping[str, Task] = {"choice": RECALL, "shots": COPYING, "reading": COPYING}
+"""The tasks that no model is trained on, and the task that each is a variant of."""
 
 
 def task(name: str, count: int) -> Mapping[str, Any]:

@@ -147,6 +147,11 @@ def zeroed_pools(adapter: CacheAdapter, *pools: str) -> Iterator[None]:
 
 def pass_without(component: Component, tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
     """The pass from a tier when the data of this component is lost."""
+    return pass_without_pools(pools_of(passes.setup.config, component), tier, passes, ask)
+
+
+def pass_without_pools(pools: Sequence[str], tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
+    """The pass from a tier when the data of these pools is lost."""
     passes.drop_above(tier)
-    with zeroed_pools(passes.setup.adapter, *pools_of(passes.setup.config, component)):
+    with zeroed_pools(passes.setup.adapter, *pools):
         return ask()

@@ -15,7 +15,7 @@ from hicache.types import Component, Tier
 from ..answers import GATES
 from ..models.recipe import RECIPES
 from .comparison import ComparedPass, compared, differences, missing_hits, missing_partial_hits, nats_between
-from .documents import DOCUMENTS
+from .documents import VARIANTS
 from .evaluate import ScoredPass
 from .passes import CacheSize, Passes, pass_without, uncached_pass
 from .processes import ask_new_process, ask_ranks, compared_ranks
@@ -143,5 +143,5 @@ def own_tasks(model: str) -> list[str]:
     """The default tasks of a trained model: all that it was trained on, and their variants. Empty for other models."""
     if model not in RECIPES:
         return []
-    learnt = [one.name for one in RECIPES[model].tasks]
-    return [*learnt, *(name for name in DOCUMENTS if name in ("choice", "shots", "reading"))]
+    learnt = RECIPES[model].tasks
+    return [*(one.name for one in learnt), *(name for name, task in VARIANTS.items() if task in learnt)]

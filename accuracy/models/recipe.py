@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Cohere2Config, Cohere2ForCausalLM
+from transformers import Cohere2Config, Cohere2ForCausalLM, PreTrainedConfig
+from transformers.models.auto import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
+from .guidance import Guide
 from .hybrid import HybridConfig, HybridForCausalLM
 from .task import CHARACTERS, COPYING, RECALL, RUNNING, Task
 
@@ -26,7 +28,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model's class and configuration, and the stages of its training, which all start from `seed`."""
+    """A model's class and configuration, and the stages of its training, which all start from `seed`.
+
+    `guide`: the layer whose attention is guided, None for labels alone. `indexing`: the last stage, which fits the
+    indexers with one task a step, None without indexers. `stored`: the dtype of the weights in the file.
+    """
 
     model: Callable[[Any], torch.nn.Module]
     configuration: Callable[..., Any]
@@ -34,6 +40,9 @@ class Recipe:
     stages: tuple[Stage, ...]
     learning_rate: float
     seed: int
+    guide: Guide | None
+    indexing: Stage | None
+    stored: torch.dtype
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -63,6 +72,22 @@ _SHARED = {
 }
 
 
+_OF_COHERE = ("sliding_window", "logit_scale", "rope_parameters")
+_SHAPE = {name: value for name, value in _SHARED.items() if name not in _OF_COHERE} | {"tie_word_embeddings": True}
+"""What the architectures of transformers share."""
+
+
+def _configuration(model_type: str) -> Callable[..., PreTrainedConfig]:
+    """The configuration of an architecture, which not every supported release of transformers has."""
+    return lambda **settings: CONFIG_MAPPING[model_type](**settings)  # noqa: PLW0108 - looked up when it is used
+
+
+def _causal(configuration: PreTrainedConfig) -> torch.nn.Module:
+    """The language model of a configuration."""
+    model: torch.nn.Module = MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)](configuration)
+    return model
+
+
 RECIPES: Mapping[str, Recipe] = {
     "window": Recipe(
         model=Cohere2ForCausalLM,
@@ -75,6 +100,9 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         learning_rate=2e-3,
         seed=0,
+        guide=None,
+        indexing=None,
+        stored=torch.float32,
     ),
     # The sliding layer comes first: above the recurrent layer its window would hold running values, and the task would
     # not need the state.
@@ -94,6 +122,45 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         learning_rate=2e-3,
         seed=0,
+        guide=None,
+        indexing=None,
+        stored=torch.float32,
+    ),
+    # GLM: latents, and an indexer that selects a quarter of the tokens of a question.
+    "glm_moe_dsa": Recipe(
+        model=_causal,
+        configuration=_configuration("glm_moe_dsa"),
+        settings={
+            **_SHAPE,
+            "rope_parameters": _SHARED["rope_parameters"],
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "indexer_types": ["full"] * 3,
+            "kv_lora_rank": 64,
+            "q_lora_rank": 64,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 24,
+            "v_head_dim": 24,
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "routed_scaling_factor": 1.0,
+            "index_topk": 48,
+            "index_head_dim": 16,
+            "index_n_heads": 8,
+        },
+        stages=(
+            Stage(160, {RECALL: 32}),
+            Stage(60, {RECALL: 64}),
+            Stage(60, {RECALL: 128}),
+            Stage(80, {RECALL: 256}),
+        ),
+        learning_rate=3e-3,
+        seed=0,
+        guide=Guide(RECALL.name, layer=2, rate=1),
+        indexing=Stage(120, {RECALL: 192}),
+        stored=torch.bfloat16,
     ),
 }
 """The recipes of the trained models, by name."""
@@ -120,9 +187,10 @@ def trained(name: str, dtype: torch.dtype = torch.float32, folder: Path = WEIGHT
 
 
 def save(model: Any, name: str, folder: Path = WEIGHTS) -> None:
-    """Write a model's weights, float32, and its configuration. The head is tied to the embeddings and not written."""
+    """Write a model's weights and its configuration. The head is tied to the embeddings and not written."""
     folder.mkdir(exist_ok=True)
-    tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items() if key != _TIED}
+    stored = RECIPES[name].stored
+    tensors = {key: tensor.to(stored).contiguous() for key, tensor in model.state_dict().items() if key != _TIED}
     save_file(tensors, folder / f"{name}.safetensors")
     settings = json.dumps(dict(RECIPES[name].settings), indent=2)
     (folder / f"{name}.json").write_text(settings + "\n", encoding="utf-8")

@@ -150,6 +150,47 @@ def running_question(random: np.random.Generator) -> Question:
     return Question(prompt=prompt, answer=DIGITS[np.bitwise_xor.reduce(digits)], query_length=1)
 
 
+ASSIGNMENTS = 96
+"""How many assignments the prompt of a latest question holds."""
+
+QUIET = 16
+"""The last assignments of a question: none of them is to the digit that is asked."""
+
+
+def _assigned(random: np.random.Generator, lines: int, count: int) -> npt.NDArray[np.int64]:
+    """The digit of each assignment, [lines, count]: some of the digits, two at least, in each stretch of QUIET."""
+    stretches = -(-count // QUIET)
+    orders = random.permuted(np.broadcast_to(np.arange(len(DIGITS)), (lines, stretches, len(DIGITS))), axis=2)
+    used = random.integers(2, len(DIGITS) + 1, size=(lines, stretches, 1))
+    chosen = random.integers(used, size=(lines, stretches, QUIET))
+    return np.take_along_axis(orders, chosen, axis=2).reshape(lines, -1)[:, :count]
+
+
+def latest_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
+    """Digits, each with a letter. The label of a digit is the letter that it had last, which is not the next token."""
+    digits = _assigned(random, lines, length // 2)
+    letters = random.choice(_LETTERS, digits.shape)
+    tokens = np.stack([_DIGITS[digits], letters], axis=2).reshape(lines, -1)
+    labels = np.full(tokens.shape, NO_LABEL)
+    last = np.full((lines, len(DIGITS)), NO_LABEL)
+    rows = np.arange(lines)
+    for number in range(digits.shape[1]):
+        labels[:, 2 * number] = last[rows, digits[:, number]]
+        last[rows, digits[:, number]] = letters[:, number]
+    return Batch(tokens, labels)
+
+
+def latest_question(random: np.random.Generator) -> Question:
+    """Digits, each with a letter, and then a digit that none of the last QUIET assignments has."""
+    order = random.permutation(len(DIGITS))
+    digits = np.concatenate([_assigned(random, 1, ASSIGNMENTS - QUIET)[0], order[random.integers(2, size=QUIET)]])
+    letters = random.choice(list(LETTERS), ASSIGNMENTS)
+    asked = next(digit for digit in digits[ASSIGNMENTS - QUIET - 1 :: -1] if digit in order[2:])
+    last = int(np.flatnonzero(digits == asked)[-1])
+    table = "".join(DIGITS[digit] + str(letter) for digit, letter in zip(digits, letters, strict=True))
+    return Question(prompt=table + DIGITS[asked], answer=str(letters[last]), query_length=1)
+
+
 @dataclass(frozen=True)
 class Task:
     """A task: `batch` makes training lines of a given length, `question` a test prompt. All prompts have one length.
@@ -172,3 +213,4 @@ class Task:
 RECALL = Task("recall", Component.FULL, recall_batch, recall_question, batch_tokens=2048)
 COPYING = Task("copying", Component.SWA, copying_batch, copying_question, batch_tokens=512)
 RUNNING = Task("running", Component.MAMBA, running_batch, running_question, batch_tokens=512)
+LATEST = Task("latest", Component.MAMBA, latest_batch, latest_question, batch_tokens=1024)

@@ -29,12 +29,13 @@ LIBRARIES = ("transformers", "lm_eval", "datasets", "safetensors")
 
 _Model = Annotated[
     str,
-    typer.Option(help="hybrid or window, two models of this package, a folder, or a name of the Hugging Face Hub."),
+    typer.Option(help="A trained model of this package, such as hybrid, a folder, or a name of the Hugging Face Hub."),
 ]
 _Tasks = Annotated[
     str,
     typer.Option(
-        help="Task names of this package or of lm-eval, separated by commas. Default for hybrid and window: all."
+        help="Task names of this package or of lm-eval, separated by commas. Default for a model of this package: all "
+        "that it learned."
     ),
 ]
 _IncludePath = Annotated[
