@@ -17,6 +17,7 @@ from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 
+from .black_box_machine import BlackBoxMachine, BlackBoxRequests, BlackBoxVerbs
 from .device_machine import DeviceMachine
 from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
@@ -24,6 +25,7 @@ from .machine import CacheMachine
 from .offload_machine import OffloadMachine
 from .request_machine import RequestMachine
 from .situation import Situation
+from .slot_log import Met
 from .storage_machine import StorageMachine
 from .streams_machine import HostStreamsMachine, StorageStreamsMachine
 
@@ -47,6 +49,9 @@ COMBINED = pytest.mark.parametrize(
 )
 OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
 """All combinations; and all components without a sidecar, for caches of blocks that have none."""
+
+WITHOUT_SIDECARS = [("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")]
+FROM_OUTSIDE = pytest.mark.parametrize("components", WITHOUT_SIDECARS, ids=["+".join(one) for one in WITHOUT_SIDECARS])
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 ON_STREAMS = pytest.mark.parametrize(
@@ -104,6 +109,31 @@ def test_any_order_of_verbs(
 ) -> None:
     """In any order of verbs the cache agrees with the oracle and keeps every law."""
     record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
+
+
+@clause(
+    *("KEY-1", "KEY-2", "POOL-2", "POOL-3", "POOL-4", "MATCH-1", "MATCH-11", "INS-1", "LOCK-5"),
+    *("EVICT-1", "EVICT-9", "REQ-3"),
+)
+@FROM_OUTSIDE
+def test_any_order_of_verbs_from_outside(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of verbs nobody gets a slot that somebody reads, or finds what was not inserted, by the answers."""
+    record_property(OPERATIONS, _from_outside(BlackBoxVerbs, adapter_type, components))
+
+
+@clause("POOL-2", "MATCH-1", "REQ-1", "REQ-2", "REQ-4", "REQ-5", needs=(Capability.REQUESTS,), verbs=False)
+@FROM_OUTSIDE
+def test_any_mix_of_requests_from_outside(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of requests none gets a slot of another one, or a prefix that nobody computed, by the answers."""
+    record_property(OPERATIONS, _from_outside(BlackBoxRequests, adapter_type, components))
 
 
 @clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
@@ -227,6 +257,18 @@ def test_any_order_of_verbs_and_answers_of_storage(
     bound = {"executor": host_executor, "storage_executor": executor, "met": Counter[Situation]()}
     machine = type(StorageMachine.__name__, (StorageMachine,), bound)
     record_property(OPERATIONS, search(machine, adapter_type, components, sidecars, share=5))
+
+
+def _from_outside(machine: type[BlackBoxMachine], adapter_type: type[CacheAdapter], components: tuple[str, ...]) -> int:
+    """Search without a look into the cache. Fails if the search met too little to find anything."""
+    if adapter_type.profile == "offload":
+        pytest.skip(f"{adapter_type.__name__} copies its hits from the host: the machine of transfers has requests too")
+    # The laws are the same for each component: FULL alone has most of the examples.
+    met, share = Counter[Met](), 1 if components == (Component.FULL.value,) else 2
+    operations = search(machine, adapter_type, components, (), share=share, met=met)
+    missed = [one.value for one in Met if not met[one] and one.demanded_by not in adapter_type.departures]
+    assert not missed, f"the search is vacuous: it met no {', no '.join(missed)}; it met {dict(met)}"
+    return operations
 
 
 def _on_streams(

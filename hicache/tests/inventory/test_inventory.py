@@ -13,6 +13,7 @@ import pytest
 from hypothesis import stateful
 
 from hicache.testing.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
+from hicache.testing.mutants.black_box import ROWS as BLACK_BOX_ROWS
 from hicache.testing.mutants.callers import ROWS as CALLER_ROWS
 from hicache.testing.mutants.census import ROWS as CENSUS_ROWS
 from hicache.testing.mutants.order import ROWS as ORDER_ROWS
@@ -100,7 +101,7 @@ def test_the_rows_of_mutants_are_found_with_the_tests_that_find_them() -> None:
         row.slug: row
         for row in (
             *(*ROWS, *ACCURACY_ROWS, *CALLER_ROWS, *CENSUS_ROWS),
-            *(*ORDER_ROWS, *STORAGE_ROWS, *SUBTLE_ROWS),
+            *(*ORDER_ROWS, *STORAGE_ROWS, *SUBTLE_ROWS, *BLACK_BOX_ROWS),
         )
     }
     assert rows.keys() == expected.keys(), f"expected the mutants {sorted(expected)}, found {sorted(rows)}"

@@ -11,7 +11,7 @@ import hicache
 
 ROOT = Path(hicache.__file__).parent.parent
 
-MAX_TESTS = {"conformance": 5100, "properties": 90, "distributed_tests": 100}
+MAX_TESTS = {"conformance": 5100, "properties": 98, "distributed_tests": 100}
 """By suite, on the reference. Those of ranks start processes: one for each rank of a test."""
 
 

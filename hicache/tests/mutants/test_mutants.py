@@ -15,6 +15,7 @@ from hicache.cli.stage import suite_folder
 from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT
+from hicache.testing.mutants import black_box
 from hicache.testing.mutants.accuracy import rows as accuracy
 from hicache.testing.mutants.accuracy.unseen import UNSEEN, Unseen
 from hicache.testing.mutants.rank_streams import EventsOfTheFirst, OwnEvents
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 
 SOURCE = r"ours|[A-Za-z-]+#\d+"
 
-BY_SUITE = {"distributed_tests": ROWS, "accuracy": accuracy.ROWS}
+BY_SUITE = {"distributed_tests": ROWS, "accuracy": accuracy.ROWS, "properties": black_box.ROWS}
 
 each_row = pytest.mark.parametrize(
     ("suite", "row"),
