@@ -75,6 +75,9 @@ class MyAdapter(CacheAdapter):
         # YOUR CACHE: the slot of each token, in whole blocks: the block's number times its tokens, plus the offset.
         return self.cache.slots(request, 0)
 
+    # REQUESTS alone runs the tests of requests, and the black-box machine: it runs requests in random order, and finds
+    # a slot that two requests have, and a hit on what was never computed or was handed out again.
+    #
     # DECLARE NEXT: one capability, its methods, one run. In this order the first ones find the most defects.
     #
     # PAGED       blocks above 1 token     blocks of 3, 16 and 64 tokens: __init__ takes any config.page_size
@@ -83,7 +86,8 @@ class MyAdapter(CacheAdapter):
     # SNAPSHOT    block_snapshot()         profile "blocks" both together
     # SIZES       sizes()                  the size counters, recomputed after every verb
     # BYTES       layers, slot_bytes,      the bytes of every cached token, after every verb; language models that
-    #             write, read              answer from the cache
+    #             write, read              answer from the cache. With SNAPSHOT and SIZES: the machine that compares the
+    #                                      whole cache with a model of it after each step of its random requests
     # COLLISIONS  colliding()              that two blocks with one hash are told apart
     # RESET       reset()                  what a reset frees, and that nothing from before it has an effect
     # VERBS       allocate, free, match,   prefixes one by one, if the cache lets its caller do that

@@ -78,15 +78,19 @@ class MyAdapter(CacheAdapter):
         dropped = self.cache.drop(tokens)
         return EvictResult(freed={component: dropped}, victims=dropped, refused=0)
 
+    # VERBS alone runs the tests of single verbs, and the black-box machine: it calls the verbs in random order, and
+    # finds a slot that is freed while it is read, handed out twice, or matched after it was handed out again.
+    #
     # DECLARE NEXT: one capability, its methods, one run. In this order the first ones find the most defects.
     #
     # RESET       reset()                  what a reset frees, and that nothing from before it has an effect
     # PAGED       pages above 1            pages of 3, 16 and 64 tokens: __init__ takes any config.page_size
     # NAMESPACES  key.namespace            that equal tokens in two namespaces share nothing
-    # SNAPSHOT    snapshot()               the owner of every slot, structure and locks, after every verb; the machines
+    # SNAPSHOT    snapshot()               the owner of every slot, structure and locks, after every verb
     # SIZES       sizes()                  the size counters, recomputed after every verb
     # BYTES       layers, slot_bytes,      the bytes of every cached token, after every verb; language models that
-    #             write, read              answer from the cache
+    #             write, read              answer from the cache. With SNAPSHOT and SIZES: the machine that compares the
+    #                                      whole cache with a model of it after each of its random verbs
     # REFUSALS    errors on misuse         a stale receipt or handle, a lock released twice, a slot freed twice
     # REQUESTS    lookup, admit, extend,   requests over the cache: chunks, aborts, what an admission reserves
     #             checkpoint, finish, abort

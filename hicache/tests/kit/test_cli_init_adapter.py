@@ -18,6 +18,14 @@ from hicache.testing.report import Outcome, RunRecord, read_run
 NEEDED = {Door.VERBS: {"KEY-1", "POOL-2", "INS-1", "LOCK-5", "EVICT-1"}, Door.REQUESTS: {"KEY-1", "MATCH-1", "REQ-1"}}
 """Clauses whose tests need the door and no other capability."""
 
+MACHINES = {
+    Door.VERBS: "test_machines.py::test_any_order_of_verbs_from_outside[full]",
+    Door.REQUESTS: "test_machines.py::test_any_mix_of_requests_from_outside[full]",
+}
+"""The state machine that needs the door alone."""
+
+CONFORMANCE = "hicache.suites.conformance"
+
 ENTRY = re.compile(r"^    # ([A-Z_]{3,})  ", re.MULTILINE)
 """A capability in the list at the end of a skeleton."""
 
@@ -36,12 +44,11 @@ def written(folder: Path, *arguments: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def conformance_of(adapter: str, folder: Path) -> RunRecord:
-    """A run of the conformance suite by its name in the wheel, without the tests of backends, from the folder."""
-    suite = "hicache.suites.conformance"
+def run_of(adapter: str, folder: Path, *suites: str) -> RunRecord:
+    """A run of these suites by their names in the wheel, without the tests of backends, from the folder."""
     options = ("-q", "-p", "no:cacheprovider", "-k", "not storage", "--hicache-report", str(folder / "run.json"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--pyargs", suite, "--hicache-adapter", adapter, *options],
+        [sys.executable, "-m", "pytest", "--pyargs", *suites, "--hicache-adapter", adapter, *options],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -54,10 +61,12 @@ def conformance_of(adapter: str, folder: Path) -> RunRecord:
 @pytest.mark.parametrize("door", Door)
 def test_a_skeleton_passes_as_it_is(tmp_path: Path, door: Door) -> None:
     written(tmp_path, "--door", door.value)
-    run = conformance_of(f"fresh_adapter:{CLASS}", tmp_path)
+    run = run_of(f"fresh_adapter:{CLASS}", tmp_path, CONFORMANCE, "hicache.suites.properties")
     assert run.capabilities == (door.name,), f"expected the door alone, got {run.capabilities}"
     passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
     assert passed >= NEEDED[door], f"clauses that need no other capability did not run: {NEEDED[door] - passed}"
+    machines = [one.node_id for one in run.executions if one.outcome is Outcome.PASSED and one.suite == "properties"]
+    assert any(name.endswith(MACHINES[door]) for name in machines), f"expected {MACHINES[door]}, got {machines}"
 
 
 def test_pages_and_namespaces_of_the_skeleton_of_requests_need_only_be_declared(tmp_path: Path) -> None:
@@ -66,7 +75,7 @@ def test_pages_and_namespaces_of_the_skeleton_of_requests_need_only_be_declared(
     assert text.count(declared) == 1, f"expected {declared} once in {text}"
     more = "frozenset({Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES})"
     (tmp_path / "fresh_adapter.py").write_text(text.replace(declared, more), encoding="utf-8")
-    run = conformance_of(f"fresh_adapter:{CLASS}", tmp_path)
+    run = run_of(f"fresh_adapter:{CLASS}", tmp_path, CONFORMANCE)
     pages = {one.configuration for one in run.executions if one.outcome is Outcome.PASSED}
     assert "full/page16/lru" in pages, f"expected pages of 16 tokens, got {pages}"
 
