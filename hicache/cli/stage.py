@@ -57,6 +57,9 @@ _THREADS = "OMP_NUM_THREADS"
 MOSTLY_WAITS = "distributed_tests"
 """The stage that leaves cores free: its tests wait for a rank that does not answer in time."""
 
+MEASURES = "throughput"
+"""The stage that measures, and has nothing to check."""
+
 LEFT_BEHIND = "left a thread or a process running"
 
 WENT_ON = "left a fork behind, which went on with the run"
@@ -111,6 +114,13 @@ class StageResult:
     def failed(self) -> bool:
         """Whether the verification fails because of this stage."""
         return self.problem is not None or self.record is None or self.count(Outcome.FAILED) > 0
+
+    @property
+    def checked_nothing(self) -> bool:
+        """Whether no clause was executed, though the stage is there to check some."""
+        executions = self.record.executions if self.record else ()
+        has_checked = any(one.clauses for one in executions if one.outcome is not Outcome.SKIPPED)
+        return self.name != MEASURES and not has_checked
 
     def count(self, outcome: Outcome) -> int:
         """The number of executions with this outcome."""

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from hicache.cli.command import REFERENCE, include_this_folder, say
-from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
+from hicache.cli.stage import MEASURES, Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.plugin.causes import causes_of
@@ -314,7 +314,7 @@ class ThroughputStage:
     @property
     def name(self) -> str:
         """The name in tables and progress bars."""
-        return "throughput"
+        return MEASURES
 
     def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Measure each page size on each backend."""

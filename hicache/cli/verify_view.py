@@ -101,7 +101,8 @@ def _run(stage: Stage, bars: Progress, interrupt: Event) -> StageResult:
 
     result = stage.run(update, interrupt)
     bars.remove_task(bar)
-    say(bars.console, _line(result), style="red" if result.failed else None)
+    style = "red" if result.failed else "yellow" if result.checked_nothing else None
+    say(bars.console, _line(result), style=style)
     return result
 
 
@@ -115,15 +116,20 @@ def _state(bars: Progress) -> str:
 
 
 def _line(result: StageResult) -> str:
-    verdict = "failed" if result.failed else "ok"
+    verdict = "failed" if result.failed else "no clause was executed" if result.checked_nothing else "ok"
     counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
     cost = f"{counted(result.verbs, 'verb')}, {counted(result.processes, 'process')}, in {result.duration_s:.1f} s"
     return f"{result.name}: {verdict}: {counts}, {cost}"
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:
-    """Print the table, and the causes of failures, each with its smallest example and the command that reruns it."""
+    """Print the table, the stages that checked nothing, and the causes of failures.
+
+    Each cause is printed with its smallest example and the command that reruns it.
+    """
     console.print(_table(results))
+    if idle := [result.name for result in results if result.checked_nothing and not result.failed]:
+        say(console, f"no clause was executed by: {', '.join(idle)}", style="yellow")
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")

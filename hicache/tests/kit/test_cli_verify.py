@@ -180,6 +180,24 @@ def test_without_a_verified_level_no_success_is_told(tmp_path: Path, executions:
     assert verdict == "no test failed, and no level is verified", f"expected no claim, got {output.getvalue()}"
 
 
+@pytest.mark.parametrize(
+    "executions",
+    [
+        (),
+        (execution(suite="properties", name="test_of_the_suite"),),
+        (execution("KEY-1", suite="properties", outcome=Outcome.SKIPPED),),
+    ],
+    ids=["no-test", "no-clause", "skipped"],
+)
+def test_a_stage_in_which_no_clause_was_executed_is_not_ok(tmp_path: Path, executions: tuple[Execution, ...]) -> None:
+    idle = FakeStage("properties", executions, None)
+    output = shown([FakeStage("conformance", (PASSED,), None), idle], tmp_path)
+    assert "conformance: ok: 1 passed" in output, f"a clause was executed: {output}"
+    assert "properties: no clause was executed: " in output, f"expected no ok: {output}"
+    assert "no clause was executed by: properties\n" in output, f"expected a line beside the verdict: {output}"
+    assert "verified: device: no test failed" in output, f"the levels count clauses, whichever stage: {output}"
+
+
 def test_where_no_stage_runs_no_success_is_told(tmp_path: Path) -> None:
     output = io.StringIO()
     code = verify([], tmp_path, Console(file=output, width=100), [])
