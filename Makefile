@@ -25,7 +25,7 @@ test: $(if $(ARGS),.venv/dev,$(BIN)/tox)
 	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(ARGS)
 
 clean:
-	rm -rf .venv .tox build dist reports *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .tox build dist reports *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(BIN)/python:
 	@echo "Creating .venv."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from os.path import realpath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+# An editable install finds the package by the link src/hicache. Its modules are those of the checkout, under one path.
+__file__, __path__ = realpath(__file__), [realpath(folder) for folder in __path__]
 
 _MODULES = {
     "hicache.cache": ("UnifiedRadixCache", "open_cache"),
@@ -108,11 +112,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: keys, tree and configuration import without torch."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'hicache' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: keys, tree and configuration import without torch."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'hicache' has no attribute {name!r}")
+        return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

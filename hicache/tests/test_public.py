@@ -64,7 +64,7 @@ def test_no_public_name_is_kept_back() -> None:
 
 def test_a_name_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="module 'hicache' has no attribute 'open_cash'"):
-        _ = hicache.open_cash
+        _ = hicache.open_cash  # type: ignore[attr-defined]
 
 
 def test_importing_hicache_loads_no_library(tmp_path: Path) -> None:

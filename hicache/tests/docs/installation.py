@@ -1,4 +1,4 @@
-"""The wheel of this checkout in an environment of its own, and a folder in which a user runs commands."""
+"""This checkout installed in an environment of its own, and a folder in which a user runs commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hicache.tests.kit.suite_runs import execution, record
 LIMIT_S = 300
 """Until a command that hangs is ended: far beyond what any of them takes."""
 
-SOURCES = ("hicache", *SUITES, "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("hicache", "src", *SUITES, "pyproject.toml", "README.md", "LICENSE")
 
 SCRIPT = "#!{python}\nimport sys\nfrom {module} import {name}\nsys.exit({name}())\n"
 
@@ -124,26 +124,39 @@ def shared_installation(temporary: Path) -> Installation:
 
 
 def install_wheel(folder: Path) -> Installation:
-    """Build the wheel of the checkout, and install it where all but hicache is that of the running interpreter."""
+    """Install the wheel of the checkout where all but hicache is that of the running interpreter."""
+    environment = install_alone(folder, editable=False)
+    # This adds the libraries and not the checkout, since the .pth files beside them are not read.
+    libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages_of(environment) / "libraries.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
+    _write_script("pytest", environment / "bin")
+    return Installation(environment)
+
+
+def install_alone(folder: Path, *, editable: bool) -> Path:
+    """Install a copy of the checkout, and nothing that it needs, in an environment; returns the environment."""
     sources, environment = folder / "sources", folder / "environment"
     # A copy: pip builds in the folder of the sources, and would take modules that an earlier build left there.
     sources.mkdir()
     for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, sources / name)
-    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    _call(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, sources / name)
+    hook = "build_editable" if editable else "build_wheel"
+    build = f"import sys; from setuptools import build_meta; build_meta.{hook}(sys.argv[1])"
+    _call(sys.executable, "-c", build, str(folder), folder=sources)
     _call(sys.executable, "-m", "venv", "--without-pip", str(environment))
     (wheel,) = folder.glob("*.whl")
-    _call(
-        *pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--ignore-installed", str(wheel)
-    )
-    # This adds the libraries and not the checkout, since the .pth files beside them are not read.
-    packages = sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)})
-    libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (Path(packages) / "libraries.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
-    _write_script("pytest", environment / "bin")
-    return Installation(environment)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    into = ("--python", str(environment / "bin" / "python"))
+    _call(*pip, *into, "install", "--no-deps", "--ignore-installed", str(wheel))
+    return environment
+
+
+def packages_of(environment: Path) -> Path:
+    """The folder of the packages of an environment."""
+    return Path(sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)}))
 
 
 def _write_script(name: str, folder: Path) -> None:
@@ -154,8 +167,8 @@ def _write_script(name: str, folder: Path) -> None:
     path.chmod(0o755)
 
 
-def _call(*command: str) -> None:
-    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def _call(*command: str, folder: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=folder, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}"
 
 

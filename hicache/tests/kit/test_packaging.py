@@ -64,9 +64,17 @@ def test_the_wheel_holds_every_package() -> None:
 
 
 def test_each_suite_ships_below_hicache() -> None:
-    expected = {f"hicache.suites.{suite}": suite for suite in SUITES if (ROOT / suite).exists()}
-    mapped = SETUPTOOLS.get("package-dir", {})
-    assert mapped == expected, f"pyproject.toml, package-dir: expected {expected}, got {mapped}"
+    expected = {suite: ROOT / suite for suite in SUITES if (ROOT / suite).exists()}
+    linked = {path.name: path.resolve() for path in (ROOT / "hicache" / "suites").iterdir() if path.is_symlink()}
+    assert linked == expected, f"hicache/suites: expected links {expected}, got {linked}"
+
+
+def test_an_editable_install_puts_nothing_but_the_package_on_the_import_path() -> None:
+    """Type checkers find the package in a folder of the import path, not by an import hook."""
+    mapped = SETUPTOOLS["package-dir"]
+    assert list(mapped) == [""], f"with any other key setuptools installs an import hook, got {mapped}"
+    modules = {path.name: path.resolve() for path in (ROOT / mapped[""]).iterdir() if path.suffix != ".egg-info"}
+    assert modules == {"hicache": ROOT / "hicache"}, f"{mapped['']}: expected the package alone, got {modules}"
 
 
 def test_the_wheel_holds_every_data_file() -> None:
