@@ -941,12 +941,12 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
 ) -> UnifiedRadixCache:
     """Open an empty cache. The cache is a context manager that closes itself.
 
-    `config`: how; the keywords are its fields, in its place or on top of it. `capacity_tokens`: device tokens by
-    component (for MAMBA: states), or their number where FULL is the only component. `groups`: by axis, the ranks that
-    share the tree, as open_groups makes them for the same topology: each opens its cache, and opening succeeds on all
-    ranks or on none; then RankError names the rank that failed. `tensors`: see UnifiedRadixCache.open. `metrics`: a
-    CacheMetrics, which exposes to Prometheus what the cache and its collectives do. Raises ConfigurationError, naming
-    the field and its value, for what cannot be served.
+    `config`: how; the keywords are its fields, in its place or on top of it: CacheConfig says what they mean.
+    `capacity_tokens`: device tokens by component (for MAMBA: states), or their number where FULL is the only component.
+    `groups`: by axis, the ranks that share the tree, as open_groups makes them for the same topology: each opens its
+    cache, and opening succeeds on all ranks or on none; then RankError names the rank that failed. `tensors`: see
+    UnifiedRadixCache.open. `metrics`: a CacheMetrics, which exposes to Prometheus what the cache and its collectives
+    do. Raises ConfigurationError, naming the field and its value, for what cannot be served.
     """
     assert config is None, "its fields are keywords here"
     if capacity_tokens is None:

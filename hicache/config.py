@@ -133,7 +133,11 @@ MOST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Ranks and sizes of the parallel groups that a cache is part of: tensor, context, pipeline, data."""
+    """The place of a rank among the ranks of one model, along each axis: tensor, context, pipeline, data.
+
+    `tp_rank`, `cp_rank`, `pp_rank`, `dp_rank`: its numbers, from 0. `tp_size`, `cp_size`, `pp_size`, `dp_size`: how
+    many ranks there are. Raises ConfigurationError for a rank that is not below its size.
+    """
 
     tp_rank: int = 0
     tp_size: int = 1
@@ -162,8 +166,8 @@ SINGLE_RANK = Topology()
 class BufferShape:
     """One tensor of a pool: the item of one entry in one layer.
 
-    `shape`: of the item, in elements. `dtype`: torch's name of it, such as "bfloat16". `tp_axis`: the axis of the shape
-    that tensor-parallel ranks divide; None when each rank has all of it.
+    `name`: of the tensor in its pool. `shape`: of the item, in elements. `dtype`: torch's name of it, such as
+    "bfloat16". `tp_axis`: the axis of the shape that tensor-parallel ranks divide; None when each rank has all of it.
     """
 
     name: str
@@ -184,8 +188,9 @@ class BufferShape:
 class PoolShape:
     """One pool of a model.
 
-    `follows`: the slots that it has entries for. `layers`: of the whole model, before the pipeline divides them.
-    `tokens_per_entry`: it has one entry for so many tokens; the page size must be a multiple of it.
+    `name`: of the pool. `follows`: the slots that it has entries for. `buffers`: its tensors. `layers`: of the whole
+    model, before the pipeline divides them. `tokens_per_entry`: it has one entry for so many tokens; the page size must
+    be a multiple of it.
     """
 
     name: str
@@ -212,7 +217,7 @@ class PoolShape:
 class ModelShape:
     """What a model keeps for each prefix, as a list of pools.
 
-    The first pool is "kv" and follows every page. Other pools that follow every page are sidecars: they live in the
+    `pools`: the first is "kv" and follows every page. Other pools that follow every page are sidecars: they live in the
     slots of "kv". `is_mla`: all ranks of a tensor-parallel group have the same KV, undivided, and one of them stores
     it.
     """
@@ -247,8 +252,9 @@ class ModelShape:
     ) -> ModelShape:
         """The pools of a model by its layers: "kv", and "swa", "mamba" and "indexer" where it has such layers.
 
-        `conv_elements`, `state_elements`: of one Mamba state in one layer. `index_dim`: elements of one index entry, in
-        each full-attention layer.
+        `full_layers`, `swa_layers`, `mamba_layers`: of each kind in the whole model. `kv_heads`, `head_dim`, `dtype`:
+        of keys and values, over all tensor-parallel ranks. `conv_elements`, `state_elements`: of one Mamba state in one
+        layer. `index_dim`: elements of one index entry, in each full-attention layer. `is_mla`: as in ModelShape.
         """
         # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
         kv = (BufferShape("kv", (2, kv_heads, head_dim), dtype, None if is_mla else 1),)
@@ -277,8 +283,9 @@ class ModelShape:
 class HostConfig:
     """The host tier of a cache.
 
-    `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
-    hits on write_through_selective backs a node up; the second request for a prompt is the first hit.
+    `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `write_policy`: when nodes are
+    copied to the host. `executor`: streams on a CUDA device, elsewhere threaded, or stepped in tests. `selective_hits`:
+    from how many hits on write_through_selective backs a node up; the second request for a prompt is the first hit.
     `load_back_threshold_tokens`: a load-back of fewer FULL tokens is not started; one of other components alone is.
     `io_backend`: None for `kernel` on a CUDA device and `direct` on the CPU.
     """
@@ -313,8 +320,8 @@ class ExtraConfig:
 
     `prefetch_threshold`: FULL tokens below which nothing is prefetched. `prefetch_timeout_base`,
     `prefetch_timeout_per_ki_token`: seconds, and seconds for each 1,024 tokens, with the stop policy `timeout`.
-    `hicache_storage_pass_prefix_keys`: give the backend the keys of the pages before.
-    Raises ConfigurationError, naming the key, its value and its type, for a value of another kind.
+    `hicache_storage_pass_prefix_keys`: give the backend the keys of the pages before. `options`: of the backend: all
+    other keys. Raises ConfigurationError, naming the key, its value and its type, for a value of another kind.
     """
 
     prefetch_threshold: int = 256
@@ -353,12 +360,13 @@ class StorageConfig:
     `model_fingerprint`: what identifies its weights and its configuration, as `hicache.fingerprint_of_model` gives it;
     without it, models of one name and shape share their pages, which is logged once. Both are part of every key.
     `extra_config`: what `read_extra_config` reads, as SGLang's option of this name. Its keys are those of this class,
-    all others are options of the backend; once they are taken it is None.
-    `options`: of the backend; `repr` leaves them out, because some are secret. The next four are the keys of
-    ExtraConfig. `timeout_cap_s`: the longest wait for a prefetch with the stop policy `timeout`. `limit_tokens`: FULL
-    tokens that prefetches may bring at a time. `answer_timeout_s`: how long one call of the backend may take before
-    the cache goes on without the backend; with several ranks less than the deadline of a collective. `executor`:
-    stepped or threaded.
+    all others are options of the backend; once they are taken it is None. `options`: of the backend; `repr` leaves them
+    out, because some are secret. `prefetch_threshold`, `prefetch_timeout_base`, `prefetch_timeout_per_ki_token`,
+    `hicache_storage_pass_prefix_keys`: the keys of ExtraConfig. `stop_policy`: how long a request waits for its
+    prefetch. `timeout_cap_s`: the longest wait for a prefetch with the stop policy `timeout`. `limit_tokens`: FULL
+    tokens that prefetches may bring at a time. `answer_timeout_s`: how long one call of the backend may take before the
+    cache goes on without the backend; with several ranks less than the deadline of a collective. `executor`: stepped or
+    threaded.
     """
 
     backend: str

@@ -22,12 +22,13 @@ from hicache.verbs import Turn, verb
 class Request:
     """A running request.
 
-    `table`: its FULL slots in order, rounded up to whole pages: first `shared_tokens` of the tree, then
-    `loading_tokens` that come from the host, then its own. `cached_tokens`: how many the cache had at its admission, or
-    brings with the load-back that it waits for. `computed_tokens`: how many have their KV. `window_start`: its own
-    slots before this token have no SWA partners any more. `state`: its own MAMBA slot, or None without MAMBA. `ticket`:
-    of the load-back that it waits for. `layers_read`: of the stack, while it waited. `is_ready`: it waits for no
-    load-back, nor for slots in place of what a failed one did not bring.
+    `tokens`: its prompt and what was appended, int32 [n]. `namespace`: who may share it. `receipt`: of the lock on what
+    it reads of the tree. `table`: its FULL slots in order, rounded up to whole pages: first `shared_tokens` of the
+    tree, then `loading_tokens` that come from the host, then its own. `cached_tokens`: how many the cache had at its
+    admission, or brings with the load-back that it waits for. `computed_tokens`: how many have their KV.
+    `window_start`: its own slots before this token have no SWA partners any more. `state`: its own MAMBA slot, or None
+    without MAMBA. `ticket`: of the load-back that it waits for. `layers_read`: of the stack, while it waited.
+    `is_ready`: it waits for no load-back, nor for slots in place of what a failed one did not bring.
     """
 
     tokens: Tokens

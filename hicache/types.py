@@ -124,7 +124,11 @@ COMPONENT_POOL: Mapping[str, Pool] = {
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Who may share a prefix. Two different namespaces share nothing, on any tier. Raises KeyFormError for no text."""
+    """Who may share a prefix. Two different namespaces share nothing, on any tier.
+
+    `lora`: the adapter that computed the KV. `salt`: of the request, which keeps its prefixes from others. `tenant`:
+    the customer. Each is a text or None. Raises KeyFormError for anything else.
+    """
 
     lora: str | None = None
     salt: str | None = None
@@ -194,9 +198,10 @@ class InsertResult:
 
 @dataclass(frozen=True, slots=True)
 class EvictResult:
-    """What an eviction freed on its tier: tokens per component (states for MAMBA), and how many victims it took.
+    """What an eviction freed on its tier.
 
-    `refused`: victims that stayed, because they had to be backed up first and that was not possible.
+    `freed`: tokens per component (states for MAMBA). `victims`: nodes that lost data. `refused`: victims that stayed,
+    because they had to be backed up first and that was not possible.
     """
 
     freed: Mapping[str, int]
@@ -218,7 +223,10 @@ class LoadBack:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The size counters of one component on one tier, in tokens (states for MAMBA)."""
+    """The size counters of one component on one tier, in tokens (states for MAMBA).
+
+    `evictable`: the tree's, and not locked. `protected`: the tree's, and locked. `free`: allocated to no one.
+    """
 
     evictable: int
     protected: int

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -55,6 +58,30 @@ def test_every_public_name_resolves(name: str) -> None:
     module = import_module(hicache._MODULE_OF[name])
     assert value is getattr(module, name), f"hicache.{name} is {value!r}, {module.__name__} has another"
     assert name in dir(hicache), f"dir(hicache) lacks {name}"
+
+
+def members_of(value: Any) -> dict[str, Any]:
+    """The public methods and properties of a class, by name; a function by its own."""
+    if not inspect.isclass(value):
+        return {value.__name__: value}
+    own = {name: one for name, one in vars(value).items() if not name.startswith("_")}
+    return {
+        name: getattr(value, name)
+        for name, one in own.items()
+        if callable(getattr(value, name)) or type(one) is property
+    }
+
+
+@pytest.mark.parametrize("name", sorted({*hicache.__all__} - {"__version__"}))
+def test_what_an_editor_shows_of_a_name_explains_it(name: str) -> None:
+    value = getattr(hicache, name)
+    documented = inspect.getdoc(value) or ""
+    assert documented, f"hicache.{name} has no docstring"
+    silent = [member for member, one in members_of(value).items() if not inspect.getdoc(one)]
+    assert not silent, f"hicache.{name}: {silent} have no docstring"
+    if is_dataclass(value):
+        unexplained = [one.name for one in fields(value) if f"`{one.name}`" not in documented]
+        assert not unexplained, f"hicache.{name}: its docstring does not explain {unexplained}"
 
 
 def test_no_public_name_is_kept_back() -> None:
