@@ -48,21 +48,21 @@ Call = tuple[str, tuple[object, ...], Mapping[str, object], object]
 
 
 class Called:
-    """The adapter that was called last in the running test, of those that are recorded."""
+    """The adapter, or driver of a backend, that was called last in the running test, of those that are recorded."""
 
     def __init__(self) -> None:
-        self._last: weakref.ref[CacheAdapter] | None = None
+        self._last: weakref.ref[object] | None = None
 
-    def note(self, adapter: CacheAdapter) -> None:
-        """A call of this adapter begins."""
-        self._last = weakref.ref(adapter)
+    def note(self, subject: object) -> None:
+        """A call of this adapter or driver begins."""
+        self._last = weakref.ref(subject)
 
     def forget(self) -> None:
         """Another test begins."""
         self._last = None
 
-    def adapter(self) -> CacheAdapter | None:
-        """The adapter, or None where the test has called none."""
+    def subject(self) -> object | None:
+        """The adapter or driver, or None where the test has called none."""
         return None if self._last is None else self._last()
 
 
@@ -103,9 +103,15 @@ def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
     return type(adapter.__name__, (adapter,), methods | names)
 
 
-def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
-    """What is known of a failure. `adapter`: the cache that was called last, or None when the test called none."""
-    record = None if adapter is None else vars(adapter).get(_RECORD)
+def record_call(driver: object, call: Call) -> None:
+    """Record a call that the driver of a backend made."""
+    CALLED.note(driver)
+    _record_of(driver).called(call)
+
+
+def evidence(subject: object | None, raised: BaseException) -> Evidence:
+    """What is known of a failure. `subject`: what was called last, or None when the test called nothing."""
+    record = None if subject is None else vars(subject).get(_RECORD)
     before, after = (None, None) if record is None else (record.before, record.after)
     handles = Handles()
     return Evidence(
@@ -116,11 +122,11 @@ def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
     )
 
 
-def _record_of(adapter: CacheAdapter) -> Record:
+def _record_of(subject: object) -> Record:
     # A record for each call, which `setdefault` would need, costs more than the rest of the recording.
-    record: Record | None = vars(adapter).get(_RECORD)
+    record: Record | None = vars(subject).get(_RECORD)
     if record is None:
-        record = vars(adapter)[_RECORD] = Record()
+        record = vars(subject)[_RECORD] = Record()
     return record
 
 
@@ -195,8 +201,8 @@ def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) 
     inside = partial(told, handles=handles, around=around | {id(value)})
     is_inside_itself = id(value) in around
     if isinstance(value, (np.ndarray, list, tuple)) and not is_inside_itself:
-        is_of_numbers = isinstance(value, np.ndarray) or all(isinstance(one, int) for one in value)
-        return f"[{_runs(value) if is_of_numbers else ', '.join(map(inside, value))}]"
+        is_of_numbers = isinstance(value, np.ndarray) or {*map(type, value)} <= {int}
+        return f"[{_runs(value) if is_of_numbers else ', '.join(_bounded(list(map(inside, value))))}]"
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, Mapping) and not is_inside_itself:
@@ -211,15 +217,20 @@ def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) 
 
 
 def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:
-    """Numbers, with `1..16` for each run of following ones."""
+    """Numbers, with `1..16` for each run of following ones, and `16..1` for one that goes down."""
     found: list[list[int]] = []
     for number in map(int, numbers):
-        if found and number == found[-1][1] + 1:
+        first, last = found[-1] if found else (number, number + 2)
+        if number - last in ((1, -1) if first == last else (1 if last > first else -1,)):
             found[-1][1] = number
         else:
             found.append([number, number])
-    shown = [f"{first}..{last}" if last > first else str(first) for first, last in found[:_MAX_SHOWN]]
+    shown = [str(first) if first == last else f"{first}..{last}" for first, last in found[:_MAX_SHOWN]]
     return ", ".join([*shown, f"and more, {len(numbers)} in all"] if len(found) > _MAX_SHOWN else shown)
+
+
+def _bounded(words: Sequence[str]) -> list[str]:
+    return [*words[:_MAX_SHOWN], *([f"and more, {len(words)} in all"] if len(words) > _MAX_SHOWN else [])]
 
 
 def tree_text(snapshot: Snapshot) -> str:

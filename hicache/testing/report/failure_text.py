@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
+from textwrap import shorten, wrap
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.legible import legible
@@ -18,6 +18,9 @@ MAX_STEPS = 20
 MAX_NODES = 20
 _MAX_LINES = 4
 """The lines of one step, of one node and of each part of a message."""
+
+_MAX_ARGUMENTS = 150
+"""The characters of the arguments of a call."""
 
 _MAX_FRAMES = 12
 """The last lines of a traceback that are shown."""
@@ -46,7 +49,7 @@ def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator
     yield Part(", ".join(failure.causes), (*sentences, *_message(failure, clauses)))
     if evidence.steps:
         shown = evidence.steps[-MAX_STEPS:]
-        yield Part(f"the last {counted(len(shown), 'call')} of the cache", tuple(_steps(shown, evidence.steps)))
+        yield Part(f"the last {counted(len(shown), 'call')}", tuple(_steps(shown, evidence.steps)))
     for title, tree in trees(evidence):
         yield Part(title, (LEGEND, *_tree(tree)))
 
@@ -100,7 +103,9 @@ def _steps(shown: Sequence[Step], recorded: Sequence[Step]) -> Iterator[str]:
     for number, step in enumerate(shown, start=1):
         answer = "" if step.answer == "None" else f" = {step.answer}"
         sign = MARK if number == len(shown) else " "
-        yield from _fitted(f"{sign} {step.verb}({step.arguments}){answer}", " " * 6)
+        # However long they are, the answer is seen too.
+        arguments = shorten(step.arguments, _MAX_ARGUMENTS, placeholder=" …")
+        yield from _fitted(f"{sign} {step.verb}({arguments}){answer}", " " * 6)
 
 
 def _tree(tree: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from hicache.errors import InvariantError
 from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
+from hicache.testing.plugin.evidence import record_call
 from hicache.testing.storage.model import Need, StorageModel
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 from hicache.testing.storage.room import has_room, skip_for_room
@@ -17,6 +19,9 @@ from hicache.testing.storage.subject import Place
 from hicache.testing.violation import violation
 
 Answer = TypeVar("Answer")
+
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
+"""The hash in a key, of which the beginning is shown."""
 
 
 class StorageDriver:
@@ -150,10 +155,27 @@ class StorageDriver:
 
     def _call(self, verb: str, function: Callable[..., Answer], *arguments: object) -> Answer:
         self.operations += 1
+        asked = self._shown(function, arguments)
         try:
-            return function(*arguments)
+            answer = function(*arguments)
         except Exception as error:
+            record_call(self, (verb, *asked, error))
             raise violation("STORE-3", verb, "an answer also after a fault", f"the exception {error!r}") from error
+        record_call(self, (verb, *asked, answer))
+        return answer
+
+    def _shown(
+        self, function: Callable[..., object], arguments: Sequence[object]
+    ) -> tuple[tuple[object, ...], dict[str, int]]:
+        """The arguments of a call as a failure shows them: keys and queries, no pages; of several instances, which."""
+        lists = [one for one in arguments if isinstance(one, (list, tuple)) and one]
+        shown = [
+            [_HASH.sub(r"\1…", key) if isinstance(key, str) else key for key in one]
+            for one in lists
+            if isinstance(one[0], (str, PoolQuery))
+        ]
+        of = [number for number, one in enumerate(self.instances) if one is getattr(function, "__self__", None)]
+        return tuple(shown), {"instance": of[0]} if of and len(self.instances) > 1 else {}
 
     def _check_shape(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
         if type(answers) is not list or len(answers) != len(keys) or not all(type(one) is bool for one in answers):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hicache.testing.configurations import quick_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, recorded, told
 from hicache.testing.report import RunRecord, write_report
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.subject import SHIPPED, Place
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import run_recorded, write_suite
@@ -117,6 +121,16 @@ def test_the_steps_are_those_of_the_cache_that_was_called_last(pytester: pytest.
     assert steps == [("allocate", "32")], f"expected those of the second cache, got {steps}"
 
 
+def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path) -> None:
+    with closing(Place(SHIPPED[0], tmp_path)) as place:
+        driver = StorageDriver(place)
+        driver.set(["a"])
+        driver.open()
+        driver.get(["a", "b"], instance=1)
+        steps = [(one.verb, one.arguments, one.answer) for one in evidence(driver, AssertionError("no")).steps]
+    assert steps == [("set", "[a]", "[True]"), ("get", "[a, b], instance=1", "[True, False]")], f"got {steps}"
+
+
 SEARCH = """
 from hypothesis import given, settings, strategies as st
 
@@ -160,12 +174,13 @@ def test_only_the_last_steps_are_kept() -> None:
     [
         (None, "None"),
         (np.array([4, 5, 6, 9]), "[4..6, 9]"),
+        (np.array([9, 8, 7, 3, 4, 5, 1]), "[9..7, 3..5, 1]"),
         (np.arange(0, 40, 2), "[0, 2, 4, 6, 8, 10, and more, 20 in all]"),
         (Key(np.array([1, 2, 3], np.int32), SHARED), "[1..3]"),
         (object(), "object 1"),
         ({"full": 3}, "{full: 3}"),
     ],
-    ids=["nothing", "slots", "many", "key", "handle", "mapping"],
+    ids=["nothing", "slots", "down", "many", "key", "handle", "mapping"],
 )
 def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
     found = told(value, Handles())

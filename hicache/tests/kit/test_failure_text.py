@@ -57,12 +57,12 @@ def test_a_failed_test_shows_the_clause_the_steps_and_both_trees(pytester: pytes
     found = sections(told(pytester))
     assert list(found)[-5:] == [
         "LOCK-2",
-        "the last 4 calls of the cache",
+        "the last 4 calls",
         "the tree before the last call",
         "the tree after the last call",
         "replay",
     ], f"got {list(found)}"
-    clause, steps = " ".join(found["LOCK-2"]), found["the last 4 calls of the cache"]
+    clause, steps = " ".join(found["LOCK-2"]), found["the last 4 calls"]
     assert clause == f"{CONTRACT['LOCK-2'].sentence} at: node 16..32 expected: 1 lock got: no lock", f"got {clause}"
     marked = [line for line in steps if line.startswith("✗ ")]
     assert len(marked) == 1, f"expected one marked step, got {steps}"
