@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from hicache.config import read_table
 
-from ..models.task import COPYING, LATEST, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
+from ..models.task import COPYING, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
 
 Documents = Mapping[str, list[dict[str, Any]]]
 """The documents of each split."""
@@ -70,7 +70,6 @@ DOCUMENTS: Mapping[str, Callable[[int], Documents]] = {
     "recall": questions_of(RECALL),
     "copying": questions_of(COPYING),
     "running": questions_of(RUNNING),
-    "latest": questions_of(LATEST),
     "choice": choices,
     "shots": shots,
     "reading": readings,

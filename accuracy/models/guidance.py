@@ -30,9 +30,8 @@ LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class Guide:
-    """`task`: the name of the task, recall. `layer`: whose attention is guided. `rate`: tokens of an entry it reads."""
+    """`layer`: the attention layer that is guided, counted without those with states. `rate`: tokens of its entries."""
 
-    task: str
     layer: int
     rate: int
 
@@ -49,14 +48,12 @@ class Attention:
 
 
 def guidance_loss(guide: Guide, attention: Attention, batch: Batch) -> torch.Tensor:
-    """The negative logarithm of the attention from each asked key to the letter that it had first, on average."""
-    rows, positions = np.nonzero(batch.labels != NO_LABEL)
-    rows, positions = rows[positions % 2 == 0], positions[positions % 2 == 0]
-    keys = batch.tokens[rows, positions]
-    read = (batch.tokens[rows] == keys[:, None]).argmax(1) + 1
+    """The negative logarithm of the attention from each label's position to what it is to read, on average."""
+    rows, positions = np.nonzero(batch.read != NO_LABEL)
+    read = batch.read[rows, positions]
     weights = attention.weights[guide.layer]
     if guide.rate > 1:
-        read //= guide.rate
+        read = read // guide.rate
         # An entry is read after its last token.
         whole = (positions + 1) // guide.rate > read
         rows, positions, read = rows[whole], positions[whole], read[whole]

@@ -15,7 +15,7 @@ from transformers.models.auto import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
 from .guidance import Guide
 from .hybrid import HybridConfig, HybridForCausalLM
-from .task import CHARACTERS, COPYING, RECALL, RUNNING, Task
+from .task import CHARACTERS, COPYING, LATEST, RECALL, RUNNING, Task
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,21 @@ class Stage:
 class Recipe:
     """A model's class and configuration, and the stages of its training, which all start from `seed`.
 
-    `guide`: the layer whose attention is guided, None for labels alone. `indexing`: the last stage, which fits the
-    indexers with one task a step, None without indexers. `stored`: the dtype of the weights in the file.
+    `tasks`: what it is asked; stages may have further lessons. `guide`: the layer whose attention is guided, None for
+    labels alone. `indexing`: the last stage, which fits the indexers with one task a step, None without indexers.
+    `stored`: the dtype of the weights in the file.
     """
 
     model: Callable[[Any], torch.nn.Module]
     configuration: Callable[..., Any]
     settings: Mapping[str, Any]
+    tasks: tuple[Task, ...]
     stages: tuple[Stage, ...]
     learning_rate: float
     seed: int
     guide: Guide | None
     indexing: Stage | None
     stored: torch.dtype
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """The tasks that the model is trained on."""
-        return tuple(self.stages[-1].lengths)
 
     def untrained(self) -> Any:
         """The model before its training, float32 on the CPU. Sets the seed of torch."""
@@ -93,6 +90,7 @@ RECIPES: Mapping[str, Recipe] = {
         model=Cohere2ForCausalLM,
         configuration=Cohere2Config,
         settings={**_SHARED, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        tasks=(RECALL, COPYING),
         stages=(
             Stage(250, {RECALL: 64, COPYING: 64}),
             Stage(150, {RECALL: 128, COPYING: 64}),
@@ -114,6 +112,7 @@ RECIPES: Mapping[str, Recipe] = {
             "num_hidden_layers": 3,
             "layer_types": ["sliding_attention", "linear_attention", "full_attention"],
         },
+        tasks=(RECALL, COPYING, RUNNING),
         stages=(
             Stage(300, {RECALL: 64, COPYING: 64}),
             Stage(150, {RECALL: 128, COPYING: 64, RUNNING: 16}),
@@ -125,6 +124,38 @@ RECIPES: Mapping[str, Recipe] = {
         guide=None,
         indexing=None,
         stored=torch.float32,
+    ),
+    # Qwen-Next: states and full attention. Without negative eigenvalues its delta nets cannot keep an exclusive or. The
+    # lesson of latest letters, which it does not learn over long distances, lets recall read states too.
+    "qwen3_next": Recipe(
+        model=_causal,
+        configuration=_configuration("qwen3_next"),
+        settings={
+            **_SHAPE,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "head_dim": 32,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "num_experts": 2,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64,
+        },
+        tasks=(RECALL,),
+        stages=(
+            Stage(120, {RECALL: 32, LATEST: 48}),
+            Stage(80, {RECALL: 64, LATEST: 64}),
+            Stage(60, {RECALL: 128, LATEST: 128}),
+            Stage(90, {RECALL: 256, LATEST: 256}),
+        ),
+        learning_rate=3e-3,
+        seed=0,
+        guide=Guide(layer=0, rate=1),
+        indexing=None,
+        stored=torch.bfloat16,
     ),
     # GLM: latents, and an indexer that selects a quarter of the tokens of a question.
     "glm_moe_dsa": Recipe(
@@ -150,6 +181,7 @@ RECIPES: Mapping[str, Recipe] = {
             "index_head_dim": 16,
             "index_n_heads": 8,
         },
+        tasks=(RECALL,),
         stages=(
             Stage(160, {RECALL: 32}),
             Stage(60, {RECALL: 64}),
@@ -158,7 +190,7 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         learning_rate=3e-3,
         seed=0,
-        guide=Guide(RECALL.name, layer=2, rate=1),
+        guide=Guide(layer=2, rate=1),
         indexing=Stage(120, {RECALL: 192}),
         stored=torch.bfloat16,
     ),

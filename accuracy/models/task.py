@@ -52,10 +52,14 @@ NO_LABEL = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Training sequences of one task, both int64 [lines, length]. A label is the token that follows its position."""
+    """Training sequences of one task, each int64 [lines, length]. A label is the token that follows its position.
+
+    `read`: the position that a guided layer is to read for a label, NO_LABEL where it may read anything.
+    """
 
     tokens: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
+    read: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def recall_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
     letter by its key.
     """
     tokens = np.empty((lines, length), np.int64)
-    labels = np.full((lines, length), NO_LABEL)
+    labels, read = np.full((2, lines, length), NO_LABEL)
     for line in range(lines):
         records = int(random.integers(length // 8, min(length * 7 // 16, len(_KEYS)) + 1))
         keys, letters = random.permutation(_KEYS)[:records], random.choice(_LETTERS, records)
@@ -91,7 +95,8 @@ def recall_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
         tokens[line, ::2], tokens[line, 1::2] = keys[order], letters[order]
         labels[line, 1::2] = keys[order]
         labels[line, 2 * records :: 2] = letters[again]
-    return Batch(tokens, labels)
+        read[line, 2 * records :: 2] = 2 * again + 1
+    return Batch(tokens, labels, read)
 
 
 def recall_question(random: np.random.Generator) -> Question:
@@ -124,7 +129,7 @@ def copying_batch(random: np.random.Generator, lines: int, length: int) -> Batch
     rows = np.arange(lines)[:, None]
     labels = labels[rows, starts]
     labels[:, :SPAN] = NO_LABEL
-    return Batch(tokens[rows, starts], labels)
+    return Batch(tokens[rows, starts], labels, np.full_like(labels, NO_LABEL))
 
 
 def copying_question(random: np.random.Generator) -> Question:
@@ -140,7 +145,7 @@ PROMPT_DIGITS = 193
 def running_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
     """Digits. The label of each is the value of all digits so far, which is not in the line itself."""
     digits = random.integers(len(DIGITS), size=(lines, length))
-    return Batch(_DIGITS[digits], _DIGITS[np.bitwise_xor.accumulate(digits, axis=1)])
+    return Batch(_DIGITS[digits], _DIGITS[np.bitwise_xor.accumulate(digits, axis=1)], np.full_like(digits, NO_LABEL))
 
 
 def running_question(random: np.random.Generator) -> Question:
@@ -167,7 +172,10 @@ def _assigned(random: np.random.Generator, lines: int, count: int) -> npt.NDArra
 
 
 def latest_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
-    """Digits, each with a letter. The label of a digit is the letter that it had last, which is not the next token."""
+    """Digits, each with a letter. The label of a digit is the letter that it had last, which is not the next token.
+
+    A guided layer is to read the digit alone, so that the letter comes from the states below it.
+    """
     digits = _assigned(random, lines, length // 2)
     letters = random.choice(_LETTERS, digits.shape)
     tokens = np.stack([_DIGITS[digits], letters], axis=2).reshape(lines, -1)
@@ -177,7 +185,7 @@ def latest_batch(random: np.random.Generator, lines: int, length: int) -> Batch:
     for number in range(digits.shape[1]):
         labels[:, 2 * number] = last[rows, digits[:, number]]
         last[rows, digits[:, number]] = letters[:, number]
-    return Batch(tokens, labels)
+    return Batch(tokens, labels, np.where(labels == NO_LABEL, NO_LABEL, np.arange(tokens.shape[1])))
 
 
 def latest_question(random: np.random.Generator) -> Question:

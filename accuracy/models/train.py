@@ -21,7 +21,7 @@ from hicache.types import Component
 
 from .guidance import Attention, Guide, guidance_loss, indexers, watched
 from .recipe import RECIPES, WEIGHTS, Recipe, Stage, save, trained
-from .task import Question, Task, encoded
+from .task import NO_LABEL, Question, Task, encoded
 
 WARM_UP_STEPS = 50
 """The learning rate rises during these steps. During the last third of all steps it falls to zero."""
@@ -104,7 +104,9 @@ def _loss(
     attention.losses.clear()
     logits = model(input_ids=torch.from_numpy(batch.tokens), position_ids=positions, use_cache=False).logits
     loss = cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.labels).flatten())
-    return loss if guide is None or guide.task != task.name else loss + guidance_loss(guide, attention, batch)
+    if guide is None or (batch.read == NO_LABEL).all():
+        return loss
+    return loss + guidance_loss(guide, attention, batch)
 
 
 INDEXER = "indexer"

@@ -29,6 +29,7 @@ from accuracy.models.task import (
     encoded,
 )
 from accuracy.models.train import INDEXER, score, training
+from hicache.types import Component
 
 QUESTIONS = 200
 MIN_SCORE = 0.9
@@ -37,6 +38,7 @@ MIN_DROP = 0.2
 
 CARRIED = [(name, task) for name, recipe in RECIPES.items() for task in recipe.tasks]
 NEEDED = [(name, task, task.component.value) for name, task in CARRIED]
+NEEDED += [("qwen3_next", RECALL, Component.MAMBA.value)]
 NEEDED += [(name, RECALL, INDEXER) for name, recipe in RECIPES.items() if recipe.indexing is not None]
 """By model and task: the component, or the indexer, that the task needs."""
 
@@ -72,7 +74,7 @@ def test_a_task_fails_without_its_component(name: str, task: Task, lost: str) ->
 def shortened(name: str, steps: int) -> Recipe:
     """A recipe with a few steps on all tasks, and small batches."""
     recipe = RECIPES[name]
-    tasks = [dataclasses.replace(task, batch_tokens=256) for task in recipe.tasks]
+    tasks = [dataclasses.replace(task, batch_tokens=256) for task in recipe.stages[-1].lengths]
     return dataclasses.replace(recipe, stages=(Stage(steps, dict.fromkeys(tasks, 64)),), indexing=None)
 
 
