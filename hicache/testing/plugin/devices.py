@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
+
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_VERSION = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
 
 
 @cache
@@ -21,6 +26,12 @@ def gpu_names() -> str:
     import torch
 
     return ", ".join(dict.fromkeys(torch.cuda.get_device_name(number) for number in range(gpu_count())))
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver, as the kernel has loaded it; empty without one."""
+    found = _VERSION.search(DRIVER_FILE.read_text(encoding="utf-8")) if DRIVER_FILE.is_file() else None
+    return found[0] if found else ""
 
 
 @cache

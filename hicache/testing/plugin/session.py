@@ -28,7 +28,8 @@ from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, read_causes, to_property
-from hicache.testing.plugin.devices import gpu_names
+from hicache.testing.plugin.commit import commit
+from hicache.testing.plugin.devices import driver, gpu_names
 from hicache.testing.plugin.evidence import CALLED, evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, outdated, read_known_failures
@@ -74,9 +75,10 @@ from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report, write_run
 from hicache.testing.report.coverage import LEVEL_OF_TIER, applying_clauses
 from hicache.testing.report.failure_text import failure_parts
-from hicache.testing.report.gpu import GPU, NO_GPU, parts_run
+from hicache.testing.report.gpu import DRIVER, GPU, NO_GPU, parts_run
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.run import (
+    COMMIT,
     NO_EVIDENCE,
     NO_PROFILE,
     SCHEMA_VERSION,
@@ -550,7 +552,7 @@ def record_of(
         versions=VERSIONS,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
-        environment={**_environment(config), GPU: gpus or NO_GPU},
+        environment={**_environment(config), GPU: gpus or NO_GPU, **({DRIVER: driver()} if gpus else {})},
         profile=profile,
         capabilities=capabilities,
         executions=tuple(executions),
@@ -578,6 +580,7 @@ def _environment(config: pytest.Config) -> Mapping[str, str]:
     return {
         "command": " ".join([*variables, shlex.join(["pytest", *config.invocation_params.args])]),
         "hicache": __version__,
+        **({COMMIT: found} if (found := commit()) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": str(os.cpu_count()),

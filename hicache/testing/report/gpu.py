@@ -29,6 +29,9 @@ _CAPABILITY_OF = {
 GPU, NO_GPU = "gpu", "none"
 """The name in the environment of a run for the GPUs that it had, and what stands there without one."""
 
+DRIVER = "driver"
+"""The name in the environment of a run for the version of the driver of its GPUs."""
+
 
 def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], implementation: str) -> set[GpuPart]:
     """The parts that tests ran: on a GPU, or on a model of CUDA. `implementation`: as in the record of the run."""

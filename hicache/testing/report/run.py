@@ -33,6 +33,9 @@ class Outcome(str, Enum):
 _WITH_COLLECTIVES = 3
 """The first schema whose executions say on which backends ranks were seen in a collective."""
 
+COMMIT = "commit"
+"""The name in the environment of a run for the commit of hicache, if it ran from a checkout."""
+
 NOT_WHOLE = "levels not run whole"
 """The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
 
