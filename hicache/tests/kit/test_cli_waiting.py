@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 from hicache.cli import accuracy, progress_lines, replay_view
 from hicache.cli.progress_lines import print_until
 from hicache.cli.stage import Progress, StageResult
+from hicache.cli.verify import verify_command
 from hicache.cli.verify_view import run_with_progress
 from hicache.clock import VirtualClock
 from hicache.errors import ConfigurationError
@@ -139,6 +141,12 @@ def test_a_terminal_shows_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> 
     shown.set()
     run_with_progress([WaitingStage((50, 100), shown)], Console(file=output, force_terminal=True))
     assert not output.line.is_set(), f"expected no line, got {output.getvalue()!r}"
+
+
+def test_help_says_cpu_seconds_with_the_machine() -> None:
+    text = " ".join((verify_command.__doc__ or "").split())
+    assert re.search(r"\d+ CPU seconds on an? \w+", text), f"expected CPU seconds and the machine in {text!r}"
+    assert "minute" not in text, f"minutes depend on the machine; got {text!r}"
 
 
 @pytest.mark.parametrize("target", [".venv/bin/tox", ".venv/kit", ".venv/dev", ".venv/models"])
