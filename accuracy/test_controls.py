@@ -25,7 +25,7 @@ from .evaluation.paired import MIN_DROP, PairedAnswers, is_loss
 from .evaluation.passes import CacheSize, Passes, pass_without, pass_without_pools, zeroed_pools
 from .evaluation.subject import opened
 from .models.recipe import RECIPES
-from .models.task import RECALL, Task
+from .models.task import COPYING, RECALL, Task
 
 LOSSES = (
     ("llama", Pool.KV),
@@ -48,7 +48,7 @@ LOSSES = (
 CACHED = 96
 QUESTIONS = 16
 
-SHAPE_QUESTIONS = {"qwen3_next": 48, "glm_moe_dsa": 16}
+SHAPE_QUESTIONS = {"qwen3_next": 48, "glm_moe_dsa": 16, "deepseek_v4": 16}
 """By trained shape. Without its states Qwen-Next loses a quarter of its answers, which fewer questions do not show."""
 
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 13, states=256)
@@ -57,6 +57,7 @@ CARRIED = [(name, carried) for name in ("window", "hybrid") for carried in RECIP
 SHAPES: Mapping[str, Sequence[tuple[Task, str]]] = {
     "qwen3_next": ((RECALL, Component.FULL), (RECALL, Component.MAMBA)),
     "glm_moe_dsa": ((RECALL, Component.FULL), (RECALL, Pool.INDEXER)),
+    "deepseek_v4": ((COPYING, Component.SWA),),
 }
 """By trained model of an architecture: what is lost, a component or a pool, and the task that must notice it."""
 

@@ -194,6 +194,43 @@ RECIPES: Mapping[str, Recipe] = {
         indexing=Stage(120, {RECALL: 192}),
         stored=torch.bfloat16,
     ),
+    # DeepSeek-V4: windows, entries of 4 tokens that an indexer selects, and entries of 16 tokens. Its tasks need the
+    # windows alone: it did not learn to read a letter from an entry.
+    "deepseek_v4": Recipe(
+        model=_causal,
+        configuration=_configuration("deepseek_v4"),
+        settings={
+            **_SHAPE,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+            "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
+            "mlp_layer_types": ["moe"] * 3,
+            "head_dim": 32,
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 100.0,
+            "q_lora_rank": 48,
+            "moe_intermediate_size": 48,
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.0,
+            "hc_mult": 2,
+            "hc_sinkhorn_iters": 4,
+            "index_n_heads": 8,
+            "index_head_dim": 16,
+            "index_topk": 8,
+            "o_groups": 2,
+            "o_lora_rank": 32,
+        },
+        tasks=(COPYING,),
+        stages=(Stage(130, {COPYING: 64}),),
+        learning_rate=3e-3,
+        seed=0,
+        guide=None,
+        indexing=None,
+        stored=torch.bfloat16,
+    ),
 }
 """The recipes of the trained models, by name."""
 

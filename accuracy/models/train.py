@@ -191,7 +191,7 @@ def main(arguments: list[str]) -> None:
     model = trained(given.name, folder=given.folder)
     for task in recipe.tasks:
         questions = task.questions(seed=0, count=QUESTIONS)
-        scores = {lost: score(model, questions, lost) for lost in (None, *Component, INDEXER)}
+        scores = {lost: score(model, questions, lost) for lost in (None, *(one.value for one in Component), INDEXER)}
         _say(task.name, [f"without {lost or 'nothing'} {found:.3f}" for lost, found in scores.items()])
 
 
