@@ -30,11 +30,12 @@ def _namespaces(*names: tuple[str | None, str | None, str | None]) -> tuple[Name
     return tuple(Namespace(lora=lora, salt=salt, tenant=tenant) for lora, salt, tenant in names)
 
 
+EMPTY_NAMES = _namespaces(
+    (None, None, None), ("", None, None), (None, "", None), (None, None, ""), ("", "", ""), ("None", None, None)
+)
+"""Namespaces whose fields are absent, or empty."""
+
 SIMILAR_NAMESPACES = (
-    # Fields that are absent, or empty.
-    _namespaces(
-        (None, None, None), ("", None, None), (None, "", None), (None, None, ""), ("", "", ""), ("None", None, None)
-    ),
     # The same texts in other fields, or joined.
     _namespaces(
         *(("a", "b", None), ("b", "a", None), ("a", None, "b"), (None, "a", "b"), ("a", "b", "")),

@@ -12,7 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
-from .near_prompts import SIMILAR_NAMESPACES
+from .near_prompts import EMPTY_NAMES, SIMILAR_NAMESPACES
 from .scenario import (
     FULL,
     evict_all,
@@ -31,7 +31,7 @@ from .tree_view import residency, snapshot_values
 # SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are.
 
 
-SIMILAR = tuple(dict.fromkeys(namespace for group in SIMILAR_NAMESPACES for namespace in group))
+SIMILAR = tuple(dict.fromkeys(name for group in (EMPTY_NAMES, *SIMILAR_NAMESPACES) for name in group))
 """Namespaces that collide if fields are joined without lengths or tags, or with None as a text."""
 
 
