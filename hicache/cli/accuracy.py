@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hicache.cli.command import REFERENCE, adapter_class, say, say_table
+from hicache.cli.command import REFERENCE, adapter_class, end_with, known_names, say, say_table, writable_folder
 from hicache.cli.progress_lines import progress_lines
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.imports import without_collection
+from hicache.testing.plugin.devices import missing_device
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.report.run import counted
 from hicache.testing.requirements import unsupported_transformers
@@ -42,7 +43,7 @@ _IncludePath = Annotated[
     Path | None,
     typer.Option(exists=True, file_okay=False, help="Folder of task files, searched before those of lm-eval."),
 ]
-_Tokens = Annotated[int, typer.Option(help="Capacity of each tier in tokens, a multiple of the page size.")]
+_Tokens = Annotated[int, typer.Option(min=1, help="Capacity of each tier in tokens, a multiple of the page size.")]
 _Ranks = Annotated[
     int, typer.Option(min=1, help="If above 1, also run passes on this number of ranks, with one process each.")
 ]
@@ -67,10 +68,10 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     documents: Annotated[int | None, typer.Option(min=1, help="Use only the first N documents of each task.")] = None,
     dtype: Annotated[str, typer.Option(help=f"Dtype of the weights: {' or '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="Torch device, such as cpu or cuda.")] = "cpu",
-    page_size: Annotated[int, typer.Option(help="Page size in tokens.")] = 16,
-    chunk: Annotated[int, typer.Option(help="Tokens per prefill chunk, a multiple of the page size.")] = 64,
+    page_size: Annotated[int, typer.Option(min=1, help="Page size in tokens.")] = 16,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens per prefill chunk, a multiple of the page size.")] = 64,
     tokens: _Tokens = 1 << 15,
-    states: Annotated[int, typer.Option(help="Capacity of each tier in recurrent states.")] = 1024,
+    states: Annotated[int, typer.Option(min=1, help="Capacity of each tier in recurrent states.")] = 1024,
     ranks: _Ranks = 1,
     controls: _Controls = False,
     batch_size: _BatchSize = None,
@@ -88,7 +89,8 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
       no task had a hit in any pass, so that nothing was tested.
     - 2: the model, a task or the cache cannot be used.
     """
-    _check_options(adapter, dtype, ranks)
+    _check_options(adapter, dtype, device, ranks)
+    _require_whole_pages(page_size, {"--chunk": chunk, "--tokens": tokens})
     measuring = _suite("evaluation.trial")
     task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
     if not task_names:
@@ -103,15 +105,25 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     }
     options |= {"sizes": (page_size, chunk, tokens, states), "chats": chat, "ranks": ranks, "controls": controls}
     options["batch_size"] = batch_size
+    writable_folder("--report", report, ["accuracy.html"])
     passes = _measure(adapter, options)
     settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
     _report(passes, f"{model}: {', '.join(task_names)}", settings, report)
 
 
-def _check_options(adapter: str, dtype: str, ranks: int) -> None:
-    """Usage error for an unknown dtype or adapter, ranks that the adapter does not declare, or a missing library."""
-    if dtype not in DTYPES:
-        raise typer.BadParameter(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}", param_hint="--dtype")
+def _require_whole_pages(page_size: int, given: Mapping[str, int]) -> None:
+    """Usage error for an option that is no multiple of the page size."""
+    for name, tokens in given.items():
+        if tokens % page_size:
+            reason = f"{tokens} is no multiple of {page_size}, the page size"
+            raise typer.BadParameter(reason, param_hint=name)
+
+
+def _check_options(adapter: str, dtype: str, device: str, ranks: int) -> None:
+    """Usage error for an unknown dtype, device or adapter, undeclared ranks, or a missing library."""
+    known_names("--dtype", "dtype", [dtype], DTYPES)
+    if no_device := missing_device(device):
+        raise typer.BadParameter(f"{device}: {no_device}", param_hint="--device")
     cache = adapter_class(adapter)
     if ranks > 1 and Capability.RANKS not in cache.capabilities:
         raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
@@ -135,8 +147,7 @@ def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
                 console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
                 passes.append(one)
     except (OSError, ConfigurationError, _suite("engine.model_layout").RefusedFamily, RanksFailedError) as error:
-        Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
-        raise typer.Exit(2) from error
+        end_with(2, f"--model {options['model']} --tasks {','.join(options['tasks'])}: {type(error).__name__}: {error}")
     return passes
 
 

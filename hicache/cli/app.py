@@ -8,6 +8,7 @@ import typer
 
 from hicache import __version__
 from hicache.cli.accuracy import accuracy_command
+from hicache.cli.command import OneLineGroup
 from hicache.cli.explain import explain_command
 from hicache.cli.init_adapter import init_adapter_command
 from hicache.cli.known_failures import known_failures_command
@@ -18,7 +19,11 @@ from hicache.cli.verify import verify_command
 from hicache.cli.verify_storage import verify_storage_command
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, rich_markup_mode="markdown"
+    cls=OneLineGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    rich_markup_mode="markdown",
 )
 app.command("init-adapter")(init_adapter_command)
 app.command("verify")(verify_command)

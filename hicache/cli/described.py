@@ -50,7 +50,8 @@ def describe(adapter: str) -> Described:
             raise _unusable(f"the import of {adapter} did not end within {_LIMIT_S:g} s") from None
         if not answer.exists():
             told = [line for line in legible(done.stderr).splitlines() if line.strip()]
-            raise _unusable(told[-1] if told else f"the import of {adapter} ended with code {done.returncode}")
+            reason = told[-1] if told else f"the import ended with code {done.returncode}"
+            raise _unusable(reason if adapter in reason else f"{adapter}: {reason}")
         fields = json.loads(answer.read_text(encoding="utf-8"))
     return Described(fields["name"], fields["profile"], tuple(fields["capabilities"]))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.command import REFERENCE, adapter_class, say, writable_file
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.adapter import Capability
 
@@ -43,6 +43,7 @@ def explain_command(
     if act is not None and act > count:
         reason = f"there is no act {act}; the story has acts 1 to {count}"
         raise typer.BadParameter(f"{reason}; {more}" if lacking else reason, param_hint="--act")
+    writable_file("--svg", svg)
     console = Console()
     show_legend(console)
     shown: list[Scene] = []
@@ -56,7 +57,6 @@ def explain_command(
     except InvariantError as error:
         raise _end(1, f"the cache does not do what the story describes: {error}") from error
     if svg is not None:
-        svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(render_page(shown), encoding="utf-8")
         say(console, f"\npage: {svg}")
     if lacking and act is None:

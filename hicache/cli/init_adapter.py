@@ -105,14 +105,14 @@ def _imported(cache: str, text: str) -> tuple[str, str]:
     if not all(map(_is_name, [*module.split("."), name])):
         problem = f"{cache!r} is not of the form package.module:Class"
     elif re.search(rf"\b{name}\b", text):
-        problem = f"the skeleton uses {name} for something else"
+        problem = f"{cache}: the skeleton uses {name} for something else"
     else:
         include_this_folder()
         try:
             if not hasattr(import_module(module), name):
                 problem = f"{module} has no {name}"
-        except ImportError as error:
-            problem = f"{cache}: {error}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the import runs code of the user
+            problem = f"{cache}: {error if isinstance(error, ImportError) else repr(error)}"
     if problem is not None:
         raise typer.BadParameter(problem, param_hint="--cache")
     return module, name

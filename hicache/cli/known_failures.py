@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import say
-from hicache.errors import ConfigurationError
+from hicache.cli.command import option, say, writable_file
 
 if TYPE_CHECKING:
     from hicache.testing.report.run import Execution
@@ -29,19 +28,18 @@ def known_failures_command(
     Exit code:
 
     - 0: the list was written.
-    - 2: the run cannot be read, has nothing to list, or the file exists.
+    - 2: the run cannot be read, has nothing to list, or the file exists or cannot be written.
     """
     from hicache.testing.report import read_run
 
-    try:
+    with option("RUN"):
         executions = read_run(run / "run.json" if run.is_dir() else run).executions
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="RUN") from error
     if output.exists():
         raise typer.BadParameter(f"{output} exists", param_hint="--output")
     lines = list(entries(executions))
     if not lines:
-        raise typer.BadParameter("no test failed that can be listed", param_hint="RUN")
+        raise typer.BadParameter(f"{run}: no test failed that can be listed", param_hint="RUN")
+    writable_file("--output", output)
     output.write_text("\n".join(["format = 1", *lines]) + "\n", encoding="utf-8")
     console = Console()
     say(console, f"wrote {output}: write the reason into each entry")

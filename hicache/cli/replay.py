@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.command import (
+    REFERENCE,
+    adapter_class,
+    end_with,
+    known_names,
+    number,
+    option,
+    say,
+    writable_file,
+    writable_folder,
+)
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
-from hicache.errors import ConfigurationError, TraceError
-from hicache.types import StopPolicy
+from hicache.types import Component, Pool, StopPolicy
 
 if TYPE_CHECKING:
     from hicache.testing.adapter import CacheAdapter
     from hicache.testing.replay import ReplayOutcome, ReplaySettings
     from hicache.testing.traces import Trace
+
+COMPONENTS = (*(one.value for one in Component), Pool.INDEXER.value)
+
+FILES = ("replay.html", "replay.json")
 
 _HOST_PANEL = "Host tier"
 _STORAGE_PANEL = "Storage tier"
@@ -87,18 +98,24 @@ StorageStops = Annotated[
 QueueSteps = Annotated[
     int,
     typer.Option(
-        help="Steps that a request waits in the queue after its prefetch was started.", rich_help_panel=_STORAGE_PANEL
+        min=0,
+        help="Steps that a request waits in the queue after its prefetch was started.",
+        rich_help_panel=_STORAGE_PANEL,
     ),
 ]
 RestartAt = Annotated[
     float,
     typer.Option(
+        max=1,
+        callback=number,
         help="Share of the requests, above 0 and at most 1, after which the cache is closed and a new one is opened on "
         "the same storage. 1: no restart.",
         rich_help_panel=_STORAGE_PANEL,
     ),
 ]
 
+
+CheckEvery = Annotated[int, typer.Option(min=0, help="Check the whole cache every N requests. 0: at the end.")]
 
 MetricsFile = Annotated[
     Path | None,
@@ -123,10 +140,10 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     trace: TraceFile = None,
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
     capacity: DeviceCapacity = "25%",
-    page_size: Annotated[int, typer.Option(help="Page size in tokens.")] = 64,
+    page_size: Annotated[int, typer.Option(min=1, help="Page size in tokens.")] = 64,
     policy: Annotated[EvictionPolicy, typer.Option(help="Eviction order of device leaves.")] = EvictionPolicy.LRU,
     components: Annotated[str, typer.Option(help="Any of full, swa, mamba, indexer, separated by commas.")] = "full",
-    window: Annotated[int, typer.Option(help="Sliding window in tokens, for swa.")] = 4096,
+    window: Annotated[int, typer.Option(min=1, help="Sliding window in tokens, for swa.")] = 4096,
     host: HostCapacity = None,
     write_policy: HostWrites = WritePolicy.WRITE_THROUGH,
     host_layout: HostLayout = Layout.PAGE_FIRST,
@@ -136,8 +153,8 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     stop_policy: StorageStops = StopPolicy.WAIT_COMPLETE,
     queue_steps: QueueSteps = 4,
     restart_at: RestartAt = 0.5,
-    running: Annotated[int, typer.Option(help="Number of requests that run at the same time.")] = 8,
-    check_every: Annotated[int, typer.Option(help="Check the whole cache every N requests. 0: at the end.")] = 2000,
+    running: Annotated[int, typer.Option(min=1, help="Number of requests that run at the same time.")] = 8,
+    check_every: CheckEvery = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines and count them.")] = False,
     metrics_file: MetricsFile = None,
@@ -149,36 +166,51 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     Exit code:
     - 0: the replay reached its end.
     - 1: the cache violated an invariant, which the message names.
-    - 2: the cache cannot be opened, or the trace cannot be read.
+    - 2: an option cannot be used, the cache cannot be opened, or the trace cannot be read.
+    - 3: no request fits into the cache, so that nothing was replayed.
     """
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import SHIPPED_TRACE, Trace
 
     console, requests = Console(), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
-    with _configuration_errors():
-        settings = ReplaySettings(
-            page_size=page_size,
-            capacity=capacity,
-            components=tuple(map(str.strip, components.split(","))),
-            policy=policy,
-            sliding_window_size=window,
-            running=running,
-            check_every=check_every,
-            host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
-            storage=StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at) if storage else None,
-        )
-        outcome = _replayed(console, requests, _prepared(adapter, report), settings, metrics_file, metrics_port)
-    _report(console, outcome, report)
-
-
-def _prepared(adapter: str, report: Path) -> type[CacheAdapter]:
-    """The adapter class. Makes the folder of the report now, so that a replay does not fail at its end."""
+    names = tuple(map(str.strip, components.split(",")))
+    known_names("--components", "component", names, COMPONENTS)
+    _check_tiers(capacity, host, storage, storage_config)
+    with option("--restart-at"):
+        tier = StorageSettings(storage or "", storage_config, stop_policy, queue_steps, restart_at)
+    host_tier = None if host is None else HostSettings(host, write_policy, host_layout, executor)
+    storage_tier = None if storage is None else tier
+    sizes = (page_size, capacity, names, policy, window, running, check_every)
+    settings = ReplaySettings(*sizes, host=host_tier, storage=storage_tier)
     cache = adapter_class(adapter)
-    try:
-        report.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"no report can be written to {report}: {error}") from error
-    return cache
+    writable_file("--metrics-file", metrics_file)
+    writable_folder("--report", report, FILES)
+    _report(console, _replayed(console, requests, cache, settings, metrics_file, metrics_port), report)
+
+
+def _check_tiers(capacity: str, host: str | None, storage: str | None, storage_config: str) -> None:
+    """Usage error for a capacity, an extra configuration or a backend that cannot be used, or storage without host."""
+    from hicache.config import read_extra_config
+    from hicache.storage.registry import backend_class, conceal_options, refuse_inline_secrets
+    from hicache.testing.replay.configuration import default_options, parsed_capacity
+    from hicache.testing.storage.subject import BackendSubject, require_opened
+
+    for name, tokens in (("--capacity", capacity), ("--host", host)):
+        with option(name):
+            if tokens is not None:
+                parsed_capacity(tokens)
+    with option("--storage-config"):
+        options = read_extra_config(storage_config).options
+    if storage is None:
+        return
+    with option("--storage"):
+        backend_class(storage)
+    if host is None:
+        raise typer.BadParameter(f"{storage} needs a host tier: give --host too", param_hint="--storage")
+    with option("--storage, --storage-config"):
+        refuse_inline_secrets(storage, options, storage_config)
+        given = {**default_options(storage, 1), **conceal_options(storage, options)}
+        require_opened(BackendSubject(storage, given))
 
 
 def _replayed(
@@ -197,18 +229,8 @@ def _replayed(
         return replay_with_progress(console, requests, measured, settings)
 
 
-@contextmanager
-def _configuration_errors() -> Iterator[None]:
-    """Print an error in the configuration or the trace, and exit with 2."""
-    try:
-        yield
-    except (TraceError, ConfigurationError) as error:
-        say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
-        raise typer.Exit(2) from error
-
-
 def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:
-    """Write the report and show it. Exits with 1 if an invariant was violated."""
+    """Write the report and show it. Exits with 1 if an invariant was violated, and with 3 if no request fitted."""
     from hicache.cli.replay_view import show_outcome
     from hicache.testing.replay import write_report
 
@@ -218,3 +240,7 @@ def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:
     if outcome.broken is not None:
         say(console, f"invariant violated {outcome.broken}", style="red")
         raise typer.Exit(1)
+    if outcome.too_large == outcome.requests:
+        sizes = ", ".join(f"{name} {tokens:,}" for name, tokens in outcome.capacity_tokens.items())
+        reason = f"none of {outcome.requests:,} requests fits into the capacity of {sizes} tokens: nothing was replayed"
+        end_with(3, reason)

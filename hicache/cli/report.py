@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import say
-from hicache.errors import ConfigurationError
+from hicache.cli.command import option, say, writable_file
 
 if TYPE_CHECKING:
     from hicache.testing.replay.outcome import HitComparison
@@ -39,11 +38,8 @@ def hits_command(
     """
     from hicache.testing.replay.outcome import compare_hits
 
-    try:
+    with option("FIRST, SECOND"):
         compared = compare_hits(*(path / "replay.json" if path.is_dir() else path for path in (first, second)))
-    except ConfigurationError as error:
-        say(Console(stderr=True), str(error), style="red")
-        raise typer.Exit(2) from error
     _show(compared, Console())
     if compared.differences:
         raise typer.Exit(1)
@@ -63,7 +59,7 @@ def compare_command(
 
     Exit code:
     - 0: the comparison was written, also if there are failures.
-    - 2: a report cannot be read.
+    - 2: a report cannot be read, or the page cannot be written.
     """
     from hicache.cli.compare_view import show_comparison
     from hicache.testing.contract import CONTRACT
@@ -71,11 +67,9 @@ def compare_command(
     from hicache.testing.report.comparison import compare
 
     files = [run / "run.json" if run.is_dir() else run for run in runs]
-    try:
+    with option("RUNS"):
         comparison = compare({str(file): read_run(file) for file in files}, CONTRACT)
-    except ConfigurationError as error:
-        say(Console(stderr=True), str(error), style="red")
-        raise typer.Exit(2) from error
+    writable_file("--html", html)
     console = Console()
     show_comparison(comparison, console)
     if html is not None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hicache.cli.command import number, option
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.access import TOKEN_VARIABLE, read_token
 from hicache.storage.hf3fs.catalogue import RESERVATION_S, Catalogue
@@ -27,7 +28,11 @@ _File = Annotated[
 ]
 _ReservationS = Annotated[
     float,
-    typer.Option(min=1, help="Seconds after which a page that was reserved and not confirmed may be reserved again."),
+    typer.Option(
+        min=1,
+        callback=number,
+        help="Seconds after which a page that was reserved and not confirmed may be reserved again.",
+    ),
 ]
 _TokenFile = Annotated[
     Path | None,
@@ -59,14 +64,13 @@ def serve_metadata_command(
     - 1: it was ended so, and could not write the file. The journal has all changes, and the next start reads it.
     - 2: it cannot listen on the address, has no token for it, or cannot use or read a file. The file stays unchanged.
     """
-    try:
+    for one in name or ():
+        if not one or set(one) & set("/ "):
+            raise typer.BadParameter(f"{one!r} is no name of a host", param_hint="--name")
+    with option("--token-file"):
         token = read_token(token_file)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--token-file") from error
-    try:
+    with option("--file", OSError):
         catalogue = Catalogue(file, age_limit_s=reservation_s)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--file") from error
     try:
         service = MetadataService(catalogue, host=host, port=port, token=token, names=name or ())
     except (OSError, ConfigurationError) as error:

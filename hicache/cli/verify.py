@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 
 from hicache.cli.accuracy import missing_libraries
-from hicache.cli.command import REFERENCE, say
+from hicache.cli.command import REFERENCE, known_names, nearest, number, say, writable_folder
 from hicache.cli.described import Described, describe
 from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.levels import NOTHING, Level
+from hicache.testing.report.targets import FILES
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     keyword: Annotated[str, typer.Option("-k", metavar="EXPR", help=KEYWORD_HELP)] = "",
     stops: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
-    timeout: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, callback=number, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
     device: Annotated[str | None, typer.Option(help=DEVICE_HELP)] = None,
 ) -> None:
     """Verify a cache: run the suites on it, two at a time, and write one report.
@@ -129,7 +130,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     adapter += f"@{device}" if device else ""
     cache, console, limit_s = describe(adapter), Console(), inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
-    settings = (adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline)
+    settings = (adapter, not full, _checked(report), known_failures, keyword, stops, jobs, limit_s, baseline)
     verification = Verification(*settings, profile=cache.profile, capabilities=cache.capabilities)
     if warning:
         say(console, warning, style="yellow")
@@ -149,6 +150,12 @@ def _chosen(
     for name, reason in (omitted | narrowed).items():
         say(console, f"not run: {name}: {reason}")
     return [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed], tuple(narrowed)
+
+
+def _checked(report: Path) -> Path:
+    """The folder of a report. Usage error if nothing can be written there."""
+    writable_folder("--report", report, FILES)
+    return report
 
 
 def _baseline(path: Path | None, adapter: str, cache: Described) -> tuple[Baseline | None, str]:
@@ -172,12 +179,14 @@ def _narrowed(runnable: AbstractSet[str], only: Sequence[str] | None, keyword: s
 def _check_selection(only: Sequence[str], keyword: str) -> None:
     """Usage error for a stage that does not exist, and for a clause that the contract does not have."""
     from hicache.testing.contract import CONTRACT
-    from hicache.testing.plugin.tags import CLAUSE_ID
+    from hicache.testing.plugin.tags import CLAUSE_ID, keyword_problem
 
-    if unknown := sorted(set(only) - set(STAGES)):
-        raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
+    known_names("--only", "stage", only, STAGES)
     if unknown := sorted(set(CLAUSE_ID.findall(keyword)) - CONTRACT.keys()):
-        raise typer.BadParameter(f"the contract has no clause {', '.join(unknown)}", param_hint="-k")
+        reason = f"{keyword!r}: the contract has no clause {', '.join(unknown)}{nearest(unknown[0], CONTRACT)}"
+        raise typer.BadParameter(reason, param_hint="-k")
+    if problem := keyword_problem(keyword):
+        raise typer.BadParameter(problem, param_hint="-k")
 
 
 def all_stages(verification: Verification) -> list[Stage]:

@@ -18,17 +18,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE, include_this_folder, say
+from hicache.cli.command import REFERENCE, include_this_folder, known_names, option, say, writable_folder
 from hicache.cli.stage import MEASURES, Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
 from hicache.cli.verify import listed_failures
-from hicache.errors import ConfigurationError, InvariantError
+from hicache.errors import InvariantError
+from hicache.storage.registry import backend_class
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, judged
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report.targets import FILES
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
-from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
+from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject, require_opened
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
 from hicache.testing.storage.writers import KillRuns
 
@@ -94,13 +96,14 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
 
     - 0: no test failed, and at least one passed.
     - 1: a test or a stage failed, or no test passed. The stage throughput contains no test.
-    - 2: the backend, its options or the list of expected failures cannot be loaded, or a stage is unknown.
+    - 2: the backend, its options, a list or a folder cannot be used, or a stage is unknown.
     """
     chosen = only or list(STAGES)
-    if unknown := sorted(set(chosen) - set(STAGES)):
-        raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
-    known = listed_failures(known_failures)
-    subjects = _subjects(backend, config)
+    known_names("--only", "stage", chosen, STAGES)
+    known, subjects = listed_failures(known_failures), _subjects(backend, config)
+    if folder is not None:
+        writable_folder("--folder", folder)
+    writable_folder("--report", report, FILES)
     words = [("--backend", backend), ("--config", config)]
     options = tuple(word for name, value in words if value is not None for word in (name, value))
     title = ", ".join(subject.name for subject in subjects)
@@ -146,10 +149,14 @@ def _subjects(backend: str | None, config: str | None) -> tuple[BackendSubject, 
     include_this_folder()
     if backend is None and config is not None:
         raise typer.BadParameter("--config needs --backend: these are options of one backend", param_hint="--config")
-    try:
-        return SHIPPED if backend is None else (read_subject(backend, config),)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--backend, --config") from error
+    if backend is None:
+        return SHIPPED
+    with option("--backend"):
+        backend_class(backend)
+    with option("--backend, --config"):
+        subject = read_subject(backend, config)
+        require_opened(subject)
+    return (subject,)
 
 
 def _stages(verification: StorageVerification, suites: Verification, fault_runs: int, kills: int) -> list[Stage]:

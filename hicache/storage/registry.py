@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
@@ -196,7 +197,8 @@ def _place(name: str) -> str:
     place = announced.get(name, name)
     if not _is_place(place):
         known = ", ".join([*BACKENDS, *sorted(announced)])
-        raise ConfigurationError(f"storage backend {name!r} is unknown; known: {known}, or any `module:Class`")
+        close = "".join(f"; did you mean {one}?" for one in get_close_matches(name, [*BACKENDS, *announced], n=1))
+        raise ConfigurationError(f"storage backend {name!r} is unknown; known: {known}, or any `module:Class`{close}")
     return place
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind
@@ -27,7 +28,12 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     if not separator or not module or not name:
         raise ValueError(f"adapter {path!r} is not of the form package.module:Class")
     with without_collection():
-        found: Any = getattr(importlib.import_module(module), name, None)
+        loaded = importlib.import_module(module)
+    if not hasattr(loaded, name):
+        known = [one for one in vars(loaded) if not one.startswith("_")]
+        close = "".join(f"; did you mean {one}?" for one in get_close_matches(name, known, n=1))
+        raise ValueError(f"adapter {path!r}: {module} has no {name}{close}")
+    found = getattr(loaded, name)
     if not (isinstance(found, type) and issubclass(found, CacheAdapter)):
         raise ValueError(f"adapter {path!r}: {name} is {found!r}, not a CacheAdapter class")
     if found.interface != INTERFACE_VERSION:

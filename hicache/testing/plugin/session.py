@@ -89,7 +89,8 @@ from hicache.testing.report.run import (
     Step,
     counted,
 )
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.report.targets import require_file, require_folder
+from hicache.testing.storage.subject import BackendSubject, require_opened
 
 NOTHING_VERIFIED = "no test of any clause was executed: nothing was verified"
 
@@ -116,6 +117,8 @@ class SuiteSession:
         if any(option.text(config) is not None for option in (BACKEND, BACKEND_CONFIG)):
             backends_of(config)
         self.baseline, self._warning = self._read_baseline()
+        if not hasattr(config, "workerinput"):
+            require_usable(config)
 
     def _read_baseline(self) -> tuple[Baseline | None, str]:
         path = BASELINE.text(self._config)
@@ -215,6 +218,24 @@ def failed_workers(config: pytest.Config, executions: Sequence[Execution], probl
         duration_s=0.0,
         operations=0,
     )
+
+
+def require_usable(config: pytest.Config) -> None:
+    """Raise UsageError for a backend that refuses its options, and for a report that cannot be written.
+
+    Every test would fail of the one, and the whole run would be lost with the other.
+    """
+    try:
+        for subject in backends_of(config) if BACKEND.text(config) is not None else ():
+            require_opened(subject)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"{BACKEND.source(config)}: {BACKEND.text(config)}: {error}") from error
+    place = REPORT.text(config)
+    try:
+        if place is not None:
+            require_file(Path(place)) if place.endswith(".json") else require_folder(Path(place))
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"{REPORT.source(config)}: {error}") from error
 
 
 def _write(record: RunRecord, place: Path, clauses: Mapping[str, Clause]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchma
 
 CLAUSE_ID = re.compile(r"\b[A-Z]{2,}-\d+\b")
 """What looks like the id of a clause."""
+
+_NAME = re.compile(r"[\w:+\-.\[\]\\/]+")
+"""A name in the value of -k, which pytest compares with the names of tests."""
 
 OPERATIONS = "hicache.operations"
 """The report property with the number of verbs that one driver of the test called."""
@@ -77,6 +81,17 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
         lacks=tuple(found[_LACKS].split()),
         subject=found[_SUBJECT],
     )
+
+
+def keyword_problem(keyword: str) -> str:
+    """Why pytest cannot read the value of its option -k; empty if it can."""
+    words = _NAME.sub(lambda found: found[0] if found[0] in ("and", "or", "not") else "name", keyword)
+    try:
+        parts = {type(part) for part in ast.walk(ast.parse(words.strip() or "name", mode="eval"))}
+    except SyntaxError as error:
+        return f"{keyword!r} is no expression: {error.msg}"
+    others = parts - {ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load}
+    return f"{keyword!r} is no expression of names with and, or, not and parentheses" if others else ""
 
 
 @cache

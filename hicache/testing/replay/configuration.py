@@ -209,9 +209,9 @@ def _wanted_tokens(capacity: str, settings: ReplaySettings, totals: Survey) -> i
     number = parsed_capacity(capacity)
     if number is None:
         return unlimited
-    wanted = int(totals.footprint_tokens * number / 100) if capacity.strip().endswith("%") else int(number)
+    wanted = totals.footprint_tokens * number / 100 if capacity.strip().endswith("%") else number
     # A larger pool would hold the same tokens, and only take memory.
-    return min(wanted, unlimited)
+    return int(min(wanted, unlimited))
 
 
 def parsed_capacity(capacity: str) -> float | None:
@@ -241,7 +241,7 @@ def storage_config(
     """
     extra = read_extra_config(settings.extra)
     refuse_inline_secrets(settings.backend, extra.options, settings.extra)
-    defaults = _default_options(settings.backend, totals.footprint_tokens // page_size)
+    defaults = default_options(settings.backend, totals.footprint_tokens // page_size)
     options = {**defaults, **conceal_options(settings.backend, extra.options)}
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(
@@ -256,7 +256,7 @@ def storage_config(
     )
 
 
-def _default_options(backend: str, footprint_pages: int) -> Mapping[str, Any]:
+def default_options(backend: str, footprint_pages: int) -> Mapping[str, Any]:
     """The default options that tell a backend where to store pages, with capacity for all of them."""
     options: Mapping[str, Mapping[str, Any]] = {
         SCRIPTED: {"store": FOLDER},

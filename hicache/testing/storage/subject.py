@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hicache.config import read_table
+from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
@@ -24,6 +28,8 @@ AMPLE = 256 << 20
 _MAX_PAGES = 1 << 16
 
 _numbers = itertools.count()
+
+_log = logging.getLogger(__name__)
 
 DIRECTORY = "{directory}"
 """A placeholder in an option for a new folder."""
@@ -131,6 +137,20 @@ def read_subject(name: str, config: str | None) -> BackendSubject:
     options = read_table(config)
     refuse_inline_secrets(name, options, config)
     return BackendSubject(name, conceal_options(name, options))
+
+
+def require_opened(subject: BackendSubject) -> None:
+    """Open the backend once. Raises ConfigurationError if it refuses its options, or lacks a library.
+
+    What else it raises is a finding, which a test makes.
+    """
+    try:
+        with TemporaryDirectory(prefix="hicache-") as folder, closing(Place(subject, Path(folder))) as place:
+            place.open(place.scope("opened"))
+    except ConfigurationError:
+        raise
+    except Exception:  # noqa: BLE001 - the backend is under test
+        _log.debug("the backend %r raised when it was opened", subject.name, exc_info=True)
 
 
 BACKEND_CLAUSES: Mapping[str, Clause] = {

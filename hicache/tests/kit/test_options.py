@@ -128,6 +128,52 @@ def test_a_setting_that_names_nothing_is_named(pytester: pytest.Pytester, option
     assert "no_such_thing:Cache" in "\n".join(result.errlines), f"the value is named: {result.errlines}"
 
 
+BACKEND_OF = ("--hicache-backend", "file", "--hicache-backend-config")
+
+WRONG = {
+    "no module": ("--hicache-adapter", "no_such_module:Cache"),
+    "no class": ("--hicache-adapter", "hicache.testing.adapters.dictionary:Missing"),
+    "no adapter": ("--hicache-adapter", "hicache.testing.adapters.dictionary:PrefixDictionary"),
+    "no backend": ("--hicache-backend", "flie"),
+    "no option of the backend": (*BACKEND_OF, '{"rooot": "x"}'),
+    "an option out of range": (*BACKEND_OF, '{"root": "x", "capacity_bytes": -1}'),
+    "no JSON": (*BACKEND_OF, "{"),
+    "no table": (*BACKEND_OF, "[1]"),
+    "no file of options": (*BACKEND_OF[:2], f"{BACKEND_OF[2]}=@no_such_file.json"),
+    "options without a backend": ("--hicache-backend-config", "{}"),
+    "no list": ("--hicache-known-failures", "no_such_file.toml"),
+    "a folder as a list": ("--hicache-known-failures", "folder"),
+    "a list that is none": ("--hicache-known-failures", "file"),
+    "no baseline": ("--hicache-baseline", "no_such_run.json"),
+    "a baseline that is none": ("--hicache-baseline", "file"),
+    "a report below a file": ("--hicache-report", "file/report"),
+    "a record below a file": ("--hicache-report", "file/run.json"),
+    "a file in the place of a report": ("--hicache-report", "file"),
+    "a folder in the place of a record": ("--hicache-report", "folder.json"),
+}
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+def test_a_wrong_value_is_one_line_before_any_test(pytester: pytest.Pytester, words: tuple[str, ...]) -> None:
+    write_suite(pytester, PASSING)
+    (pytester.path / "file").write_text("a text", encoding="utf-8")
+    for name in ("folder", "folder.json"):
+        (pytester.path / name).mkdir()
+    result = run(pytester, *words, "conformance", adapter=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, f"{words}: expected a usage error, got {result.outlines}"
+    told = [line for line in result.errlines if line]
+    assert len(told) == 1, f"{words}: expected one line, got {told}"
+    value = words[-1].partition("=@")[2] or words[-1]
+    is_named = value in told[0] or any(word in told[0] for word in words if word.startswith("--"))
+    assert is_named, f"{words}: expected the option or the value, got {told}"
+
+
+def test_each_option_with_a_value_has_a_wrong_one() -> None:
+    tried = {word.partition("=")[0] for words in WRONG.values() for word in words}
+    missing = {one.flag for one in OPTIONS if one.metavar} - tried
+    assert not missing, f"no wrong value of {missing} is tried"
+
+
 def test_a_project_with_settings_runs_its_own_tests_alone(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\nhicache_adapter = no_such_module:Cache\nhicache_report = {pytester.path}/out\n")
     pytester.makepyfile("def test_own():\n    assert True\n")
