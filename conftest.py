@@ -14,6 +14,10 @@ LEFT_OUT = ("attack", "divergence", "docs", "engines", "misbehaviour", "mutants"
 """Folders of hicache/tests whose tests start programs and take minutes together."""
 
 
+collect_ignore = ["src", "hicache/suites"]
+"""Links to the package and to the suites, whose tests are collected by their own paths."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that asks for everything."""
     parser.addoption(
