@@ -143,7 +143,9 @@ def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence
             say(console, str(one), style=VERDICT_STYLES.get(one.verdict))
         say(console, str(found))
         for step in found.next_steps(missed):
-            say(console, str(step))
+            # Where something failed, no further level is advised.
+            if step.level in missed or not failed:
+                say(console, str(step))
     if failed:
         say(console, f"failed: {', '.join(failed)}", style="bold red")
     elif missed:

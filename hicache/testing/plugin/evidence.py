@@ -6,7 +6,6 @@ The calls are recorded by a subclass of the adapter, so that what a test does be
 from __future__ import annotations
 
 import traceback
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.doing import DOING
 from hicache.testing.report.run import Evidence, Step
-from hicache.testing.snapshot import NodeView, Snapshot
+from hicache.testing.snapshot import BlockSnapshot, NodeView, Snapshot
 from hicache.types import SHARED, Key
 
 VERBS = (
@@ -47,29 +46,6 @@ _OURS = ("hicache.types", "hicache.testing.adapter")
 Call = tuple[str, tuple[object, ...], Mapping[str, object], object]
 
 
-class Called:
-    """The adapter, or driver of a backend, that was called last in the running test, of those that are recorded."""
-
-    def __init__(self) -> None:
-        self._last: weakref.ref[object] | None = None
-
-    def note(self, subject: object) -> None:
-        """A call of this adapter or driver begins."""
-        self._last = weakref.ref(subject)
-
-    def forget(self) -> None:
-        """Another test begins."""
-        self._last = None
-
-    def subject(self) -> object | None:
-        """The adapter or driver, or None where the test has called none."""
-        return None if self._last is None else self._last()
-
-
-CALLED = Called()
-"""That of this process."""
-
-
 class Record:
     """The last calls of one adapter, unformatted, and its snapshots.
 
@@ -90,6 +66,32 @@ class Record:
             self.before, self.after = self.after, None
 
 
+class Called:
+    """The record of the adapter, or driver of a backend, that was called last in the running test.
+
+    The adapter itself is not kept: a test may drop it before it fails.
+    """
+
+    def __init__(self) -> None:
+        self._last: Record | None = None
+
+    def note(self, record: Record) -> None:
+        """A call of the adapter or driver of this record begins."""
+        self._last = record
+
+    def forget(self) -> None:
+        """Another test begins."""
+        self._last = None
+
+    def record(self) -> Record | None:
+        """The record, or None where the test has called nothing."""
+        return self._last
+
+
+CALLED = Called()
+"""That of this process."""
+
+
 @cache
 def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
     """A subclass of the same name that records the calls of verbs. A class that records them is returned as it is."""
@@ -98,31 +100,33 @@ def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
     methods: dict[str, Any] = {
         name: _recording(getattr(adapter, name), name) for name in VERBS if hasattr(adapter, name)
     }
-    methods |= {"snapshot": _remembering(adapter.snapshot), _RECORDS: True}
+    methods |= {name: _remembering(getattr(adapter, name), name) for name in ("snapshot", "block_snapshot")}
+    methods[_RECORDS] = True
     names = {"__module__": adapter.__module__, "__qualname__": adapter.__qualname__, "__doc__": adapter.__doc__}
     return type(adapter.__name__, (adapter,), methods | names)
 
 
 def record_call(driver: object, call: Call) -> None:
     """Record a call that the driver of a backend made."""
-    CALLED.note(driver)
-    _record_of(driver).called(call)
+    record = record_of(driver)
+    CALLED.note(record)
+    record.called(call)
 
 
-def evidence(subject: object | None, raised: BaseException) -> Evidence:
-    """What is known of a failure. `subject`: what was called last, or None when the test called nothing."""
-    record = None if subject is None else vars(subject).get(_RECORD)
+def evidence(record: Record | None, raised: BaseException) -> Evidence:
+    """What is known of a failure. `record`: of what was called last, or None when the test called nothing."""
     before, after = (None, None) if record is None else (record.before, record.after)
     handles = Handles()
     return Evidence(
         steps=() if record is None else tuple(_step(call, handles) for call in record.calls),
-        before=tree_text(before) if isinstance(before, Snapshot) else "",
-        after=tree_text(after) if isinstance(after, Snapshot) else "",
+        before=_shown(before),
+        after=_shown(after),
         traceback="".join(_frames(raised.__traceback__)),
     )
 
 
-def _record_of(subject: object) -> Record:
+def record_of(subject: object) -> Record:
+    """The record of an adapter or driver; a new one before its first call."""
     # A record for each call, which `setdefault` would need, costs more than the rest of the recording.
     record: Record | None = vars(subject).get(_RECORD)
     if record is None:
@@ -134,11 +138,11 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
     """The verb, which is recorded when it is called from outside, and not by another verb."""
 
     def verb(self: CacheAdapter, *arguments: object, **named: object) -> object:
-        record = _record_of(self)
+        record = record_of(self)
         if record.is_inside:
             return method(self, *arguments, **named)
         record.is_inside = True
-        CALLED.note(self)
+        CALLED.note(record)
         DOING.call(f"{type(self).__name__}.{name}")
         try:
             answer = method(self, *arguments, **named)
@@ -155,13 +159,15 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
     return verb
 
 
-def _remembering(method: Callable[..., object]) -> Callable[..., object]:
+def _remembering(method: Callable[..., object], name: str) -> Callable[..., object]:
     def snapshot(self: CacheAdapter) -> object:
-        CALLED.note(self)
+        record = record_of(self)
+        CALLED.note(record)
         taken = method(self)
-        _record_of(self).after = taken
+        record.after = taken
         return taken
 
+    snapshot.__name__ = name
     return snapshot
 
 
@@ -231,6 +237,23 @@ def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:
 
 def _bounded(words: Sequence[str]) -> list[str]:
     return [*words[:_MAX_SHOWN], *([f"and more, {len(words)} in all"] if len(words) > _MAX_SHOWN else [])]
+
+
+def _shown(snapshot: object) -> str:
+    if isinstance(snapshot, Snapshot):
+        return tree_text(snapshot)
+    return blocks_text(snapshot) if isinstance(snapshot, BlockSnapshot) else ""
+
+
+def blocks_text(snapshot: BlockSnapshot) -> str:
+    """The cached blocks of a cache of blocks, each on a line: its tokens from the first on, and who reads it."""
+    blocks = sorted(snapshot.blocks, key=lambda one: (one.component, one.prefix, one.number))
+    lines = (
+        f"{one.component} {one.number}: ({_runs(np.frombuffer(one.prefix, dtype='<i4'))})"
+        f"{f' [{one.references}]' if one.references else ''}"
+        for one in blocks
+    )
+    return "\n".join(["cached blocks", *lines])
 
 
 def tree_text(snapshot: Snapshot) -> str:

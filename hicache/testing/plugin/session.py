@@ -442,7 +442,7 @@ def explain(report: pytest.TestReport, raised: BaseException, clauses: Sequence[
     """
     report.user_properties.append(to_property(causes_of(raised, clauses)))
     # The cache of a rank was in another process, which sent its evidence.
-    found = raised.evidence if isinstance(raised, RanksFailedError) else evidence(CALLED.subject(), raised)
+    found = raised.evidence if isinstance(raised, RanksFailedError) else evidence(CALLED.record(), raised)
     report.user_properties.append((EVIDENCE, json.dumps(asdict(found))))
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and hasattr(raised, "exceptions"):

@@ -139,7 +139,7 @@ def raised(rank: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised this error."""
     # A rank that another one left alone is not the cause. What an assertion is about, the test says.
     causes = () if isinstance(error, RankError) else causes_of(error, ())
-    return Outcome(rank, None, f"{RAISED}\n{''.join(format_visible(error))}", causes, evidence(CALLED.subject(), error))
+    return Outcome(rank, None, f"{RAISED}\n{''.join(format_visible(error))}", causes, evidence(CALLED.record(), error))
 
 
 def _left_running(rank: int) -> Outcome | None:

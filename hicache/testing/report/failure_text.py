@@ -51,17 +51,18 @@ def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator
         shown = evidence.steps[-MAX_STEPS:]
         yield Part(f"the last {counted(len(shown), 'call')}", tuple(_steps(shown, evidence.steps)))
     for title, tree in trees(evidence):
-        yield Part(title, (LEGEND, *_tree(tree)))
+        yield Part(title, (*([LEGEND] if tree.startswith("root") else []), *_tree(tree)))
 
 
 def trees(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """The trees that were taken, each with its title. Two equal ones are shown once."""
+    """The trees, or blocks, that were taken, each with its title. Two equal ones are shown once."""
+    kind = "tree" if (evidence.before or evidence.after).startswith("root") else "cache"
     if evidence.before and evidence.before == evidence.after:
-        yield "the tree, the same before and after the last call", evidence.after
+        yield f"the {kind}, the same before and after the last call", evidence.after
         return
     for when, tree in (("before", evidence.before), ("after", evidence.after)):
         if tree:
-            yield f"the tree {when} the last call", tree
+            yield f"the {kind} {when} the last call", tree
 
 
 def frames_part(failure: Execution) -> Iterator[Part]:
@@ -101,11 +102,10 @@ def _steps(shown: Sequence[Step], recorded: Sequence[Step]) -> Iterator[str]:
     if left_out := len(recorded) - len(shown):
         yield f"  … {counted(left_out, 'earlier call')} are left out"
     for number, step in enumerate(shown, start=1):
-        answer = "" if step.answer == "None" else f" = {step.answer}"
         sign = MARK if number == len(shown) else " "
         # However long they are, the answer is seen too.
         arguments = shorten(step.arguments, _MAX_ARGUMENTS, placeholder=" …")
-        yield from _fitted(f"{sign} {step.verb}({arguments}){answer}", " " * 6)
+        yield from _fitted(f"{sign} {step.verb}({arguments}) = {step.answer}", " " * 6)
 
 
 def _tree(tree: str) -> Iterator[str]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
+from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, recorded, told
+from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, record_of, recorded, told
 from hicache.testing.report import RunRecord, write_report
+from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.subject import SHIPPED, Place
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.html_page import HtmlPage
-from hicache.tests.kit.suite_runs import run_recorded, write_suite
+from hicache.tests.kit.suite_runs import execution, run_recorded, write_suite
 from hicache.types import SHARED, Key, Namespace
 
 SUITE = """
@@ -80,7 +83,7 @@ def test_the_tree_is_shown_before_and_after_the_last_step() -> None:
         assert slots is not None, "expected slots in an empty cache"
         adapter.insert(key, slots, shared=0, window_start=0, state=None, priority=0)
         adapter.snapshot()
-    found = evidence(adapter, AssertionError("no"))
+    found = evidence(record_of(adapter), AssertionError("no"))
     adapter.close()
     assert found.before.splitlines()[0] == found.after.splitlines()[0] == "root", f"got {found}"
     assert len(found.before.splitlines()) == 2, f"one node after one insert, got {found.before}"
@@ -95,13 +98,31 @@ def test_the_tree_before_is_the_one_before_the_last_call() -> None:
     adapter.allocate(config.page_size)
     adapter.snapshot()
     adapter.step()
-    before = [evidence(adapter, AssertionError("no"))]
+    before = [evidence(record_of(adapter), AssertionError("no"))]
     for _ in range(2):
         adapter.snapshot()
-        before.append(evidence(adapter, AssertionError("no")))
+        before.append(evidence(record_of(adapter), AssertionError("no")))
     adapter.close()
     found = [(bool(one.before), bool(one.after)) for one in before]
     assert found == [(True, False), (True, True), (True, True)], f"none was taken after the last call at first: {found}"
+
+
+def test_the_blocks_of_a_cache_of_blocks_are_shown_before_and_after_the_last_call() -> None:
+    config = next(one for one in BlockCacheAdapter.configurations() if one.page_size == 1)
+    adapter = recorded(BlockCacheAdapter)(config)
+    driver = Driver(adapter, config)
+    adapter.block_snapshot()
+    request = adapter.admit(driver.key([5, 6, 7]))
+    assert request is not None, "expected room in an empty cache"
+    adapter.checkpoint(request.request, 3)
+    adapter.block_snapshot()
+    found = evidence(record_of(adapter), AssertionError("no"))
+    adapter.close()
+    assert found.before == "cached blocks", f"expected no block in an empty cache, got {found.before}"
+    shown = [line.partition(": ")[2] for line in found.after.splitlines() if line.startswith("full ")]
+    assert shown == ["(5) [1]", "(5..6) [1]", "(5..7) [1]"], f"expected three blocks in use, got {found.after}"
+    titles = [part.title for part in failure_parts(replace(execution("LOCK-2"), evidence=found), CONTRACT)]
+    assert titles[2:] == ["the cache before the last call", "the cache after the last call"], f"got {titles}"
 
 
 OWN = """
@@ -127,7 +148,9 @@ def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path)
         driver.set(["a"])
         driver.open()
         driver.get(["a", "b"], instance=1)
-        steps = [(one.verb, one.arguments, one.answer) for one in evidence(driver, AssertionError("no")).steps]
+        steps = [
+            (one.verb, one.arguments, one.answer) for one in evidence(record_of(driver), AssertionError("no")).steps
+        ]
     assert steps == [("set", "[a]", "[True]"), ("get", "[a, b], instance=1", "[True, False]")], f"got {steps}"
 
 
@@ -154,6 +177,24 @@ def test_a_search_has_the_steps_of_its_last_example(pytester: pytest.Pytester) -
     assert steps[-2] == ("allocate", "32"), f"expected the smallest example, got {steps}"
 
 
+DROPPED = """
+@clause("KEY-1", page_sizes={16})
+def test_of_a_cache_that_is_gone(config, adapter):
+    own = type(adapter)(config)
+    own.allocate(16)
+    own.close()
+    del own
+    assert False, "KEY-1: no"
+"""
+
+
+def test_the_steps_of_a_cache_that_is_gone_are_kept(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, DROPPED)
+    (failed,) = run_recorded(pytester, "--hicache-quick").executions
+    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
+    assert steps == [("allocate", "16")], f"expected those of the last cache, got {steps}"
+
+
 def test_a_test_without_a_cache_has_no_steps_of_another(pytester: pytest.Pytester) -> None:
     write_suite(pytester, f"{SUITE}\n@clause('KEY-1')\ndef test_without_one():\n    assert False, 'KEY-1: no'\n")
     last = run_recorded(pytester, "--hicache-quick").executions[-1]
@@ -165,7 +206,7 @@ def test_only_the_last_steps_are_kept() -> None:
     adapter = recorded(FlatCache)(config)
     for _ in range(MAX_STEPS + 5):
         adapter.step()
-    steps = evidence(adapter, AssertionError("no")).steps
+    steps = evidence(record_of(adapter), AssertionError("no")).steps
     assert len(steps) == MAX_STEPS, f"expected {MAX_STEPS} steps, got {len(steps)}"
 
 
