@@ -686,7 +686,11 @@ def test_an_adapter_whose_import_fails_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str
 ) -> None:
     sources = {"raises": "raise RuntimeError('no GPU here')", "exits": "import os; os._exit(3)", "hangs_not": "x = 1"}
-    told = {"raises": "RuntimeError: no GPU here", "exits": "ended with code 3", "hangs_not": "Cache is None"}
+    told = {
+        "raises": "RuntimeError: no GPU here",
+        "exits": "ended with code 3",
+        "hangs_not": "hangs_not_on_import has no Cache",
+    }
     (tmp_path / f"{module}_on_import.py").write_text(sources[module])
     monkeypatch.chdir(tmp_path)
     ended, output = run_app("--adapter", f"{module}_on_import:Cache", "--report", str(tmp_path / "out"))
