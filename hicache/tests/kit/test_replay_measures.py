@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate, combinations
 from pathlib import Path
@@ -18,9 +19,10 @@ from hicache.errors import ConfigurationError
 from hicache.testing.replay import Survey, lru_hit_tokens, optimal_hit_tokens, survey
 from hicache.testing.replay.latency import Latency, LatencyHistogram, Stopwatch
 from hicache.testing.replay.outcome import Difference, compare_hits
+from hicache.testing.replay.page import figures
 from hicache.testing.replay.tally import Timeline, Window
 from hicache.testing.traces import BLOCK_TOKENS, SHORT_TRACE, TraceRequest, generate_trace, request_tokens
-from hicache.tests.kit.replays import request
+from hicache.tests.kit.replays import SETTINGS, replayed, request
 
 PAGE_SIZES = (16, 48, 512, 1024)
 SHARES = (1.0, 0.25, 0.05, 0.01)
@@ -261,3 +263,26 @@ def test_the_command_ends_with_2_where_there_is_no_replay(tmp_path: Path) -> Non
     code, output = run_app(written(tmp_path / "a.json"), tmp_path / "none.json")
     assert code == 2, f"expected 2, got {code}: {output}"
     assert "none.json: cannot be read as a replay" in output, f"expected the file and the reason, got {output}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"capacity_tokens": {"full": 512, "mamba": 7}}, "a recurrent state is kept: there is room for 7,"),
+        ({"capacity_tokens": {"full": 512, "swa": 1024}}, "the window before its end: there is room for 1,024 tokens"),
+        ({"too_large": 3}, "3 requests were too large"),
+        ({"running": 8}, "Up to 8 requests run at a time"),
+    ],
+)
+def test_a_page_says_what_bounds_the_hits_below_lru(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    outcome = replayed(tmp_path, [request(512, 1), request(512, 1)], SETTINGS)
+    below = replace(outcome, hit_rate=0.25, lru_hit_rate=0.5)
+    plain, found = (
+        next(one for one in figures(each) if one.name == "below that LRU")
+        for each in (below, replace(below, **changes))
+    )
+    assert found.value == "25.00% of the input tokens", f"got {found}"
+    assert told in found.meaning, f"expected {told!r}, got {found.meaning}"
+    assert told not in plain.meaning, f"only where it applies, got {plain.meaning}"
+    level = replace(below, hit_rate=0.5, **changes)
+    assert "below that LRU" not in {one.name for one in figures(level)}, "there is no gap"
