@@ -78,9 +78,15 @@ FLAGS: Mapping[str, Lie] = {
 
 
 @contextmanager
-def over_a_script(driver: Driver, **changes: Any) -> Iterator[tuple[Driver, Script]]:
-    """A driver of an empty cache over the same store, whose backend follows a script. `changes`: of StorageConfig."""
-    with script() as (name, told), storage_variant(driver, storage={**scripted(driver, name), **changes}) as other:
+def over_a_script(driver: Driver, *, is_closed: bool = False, **changes: Any) -> Iterator[tuple[Driver, Script]]:
+    """A driver of an empty cache over the same store, whose backend follows a script. `changes`: of StorageConfig.
+
+    `is_closed`: the test closes the cache.
+    """
+    with (
+        script() as (name, told),
+        storage_variant(driver, storage={**scripted(driver, name), **changes}, is_closed=is_closed) as other,
+    ):
         try:
             yield other, told
         finally:
@@ -212,10 +218,13 @@ CLOCKED = [Capability.STEPPED_STORAGE, Capability.SNAPSHOT]
 
 
 @contextmanager
-def over_a_hanging_backend(driver: Driver, verb: str) -> Iterator[tuple[Driver, Gate, Handle | None]]:
+def over_a_hanging_backend(
+    driver: Driver, verb: str, *, is_closed: bool = False
+) -> Iterator[tuple[Driver, Gate, Handle | None]]:
     """A cache whose backend is in a call that does not end, for longer than it may; and the ticket of its prefetch."""
     put_in_storage_alone(driver, PROMPT)
-    with over_a_script(driver, executor=ExecutorKind.THREADED, answer_timeout_s=LIMIT_S) as (other, told):
+    threaded = {"executor": ExecutorKind.THREADED, "answer_timeout_s": LIMIT_S}
+    with over_a_script(driver, is_closed=is_closed, **threaded) as (other, told):
         gate = told.hang(verb)
         ticket = begin_call(other, verb)
         reach(other, gate.entered.is_set)
@@ -291,7 +300,7 @@ def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
 @clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
 def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
     for verb in VERBS:
-        with over_a_hanging_backend(driver, verb) as (other, gate, _):
+        with over_a_hanging_backend(driver, verb, is_closed=True) as (other, gate, _):
             other.adapter.close()
             assert not gate.was_late, f"FLOW-13: {verb} hangs: expected the cache to be closed without it"
 
@@ -340,7 +349,8 @@ def test_slots_that_a_backend_may_read_are_not_overwritten(driver: Driver) -> No
 @clause("FLOW-13", page_sizes=[16])
 def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    with over_a_script(driver, executor=ExecutorKind.THREADED, answer_timeout_s=SHORT_S) as (other, told):
+    threaded = {"executor": ExecutorKind.THREADED, "answer_timeout_s": SHORT_S}
+    with over_a_script(driver, is_closed=True, **threaded) as (other, told):
         gate = told.hang("exists")
         ticket = begin_prefetch(other, PROMPT)
         other.drain()
