@@ -31,6 +31,8 @@ def hits_command(
 ) -> None:
     """Compare the hits of two replays of one trace, request by request and tier by tier.
 
+    A replay has no hits on a tier that it lacks, such as the host: it counts as 0 tokens.
+
     Exit code:
     - 0: every request has the same hits in both replays.
     - 1: the hits of a request differ on some tier.

@@ -177,7 +177,8 @@ def compare_hits(first: Path, second: Path) -> HitComparison:
     for name in ALIKE:
         if left[name] != right[name]:
             raise ConfigurationError(f"{second}: {name} is {right[name]!r}, but {left[name]!r} in {first}")
-    hits = [_by_request(left), _by_request(right)]
+    tiers = tuple(left["hit_lengths"] | right["hit_lengths"])
+    hits = [_by_request(one["hit_lengths"], tiers) for one in (left, right)]
     if len(hits[0]) != len(hits[1]):
         raise ConfigurationError(f"{second}: {len(hits[1])} requests were replayed, but {len(hits[0])} in {first}")
     pairs = list(zip(*hits, strict=True))
@@ -200,10 +201,10 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def _by_request(table: Mapping[str, Any]) -> list[Mapping[str, int]]:
-    """The hits of each request, by tier."""
-    lengths: Mapping[str, Sequence[int]] = table["hit_lengths"]
-    return [dict(zip(lengths, row, strict=True)) for row in zip(*lengths.values(), strict=True)]
+def _by_request(lengths: Mapping[str, Sequence[int]], tiers: Sequence[str]) -> list[Mapping[str, int]]:
+    """The hits of each request, by tier: 0 tokens on a tier that the replay lacks."""
+    none = dict.fromkeys(tiers, 0)
+    return [none | dict(zip(lengths, row, strict=True)) for row in zip(*lengths.values(), strict=True)]
 
 
 def _total(hits: Sequence[Mapping[str, int]]) -> int:

@@ -221,6 +221,17 @@ def test_a_request_that_hits_elsewhere_is_told(tmp_path: Path) -> None:
     assert compared.hit_tokens == (256, 256), f"the totals agree all the same, got {compared.hit_tokens}"
 
 
+def test_a_tier_that_a_replay_lacks_has_no_hits(tmp_path: Path) -> None:
+    """So a replay without a host can be compared with one that has it, and storage too."""
+    alone = written(tmp_path / "a.json", hit_lengths={"device": [0, 64, 192]})
+    lengths = {"device": [0, 64, 128], "host": [0, 0, 64], "storage": [0, 0, 0]}
+    compared = compare_hits(alone, written(tmp_path / "b.json", hit_lengths=lengths))
+    expected = [
+        Difference(2, ({"device": 192, "host": 0, "storage": 0}, {"device": 128, "host": 64, "storage": 0})),
+    ]
+    assert compared.differences == expected, f"the third request alone, by tier, got {compared.differences}"
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
