@@ -215,5 +215,9 @@ def _load(name: str, place: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"storage backend {name!r} at {place}: {error}") from error
+    except (Exception, SystemExit) as error:
+        # The import runs code of the user.
+        reason = f"the import raised {type(error).__name__}: {error}"
+        raise ConfigurationError(f"storage backend {name!r} at {place}: {reason}") from error
     else:
         return found

@@ -39,11 +39,14 @@ ADAPTERS = (
     ("mine:Adapter:Adapter", "mine"),
     ("mine", "package.module:Class"),
     ("mine:Other", "not a CacheAdapter class"),
-    ("raises:Adapter", "ZeroDivisionError"),
+    ("raises:X", "raises:X: the import raised ZeroDivisionError"),
     ("leaves:Adapter", "SystemExit"),
     ("unfinished:Adapter", "SyntaxError"),
 )
 """What is no adapter, and what the message says of it."""
+
+RAISING = (("raises:Backend", "ZeroDivisionError"), ("leaves:Backend", "SystemExit"), ("unfinished:B", "SyntaxError"))
+"""Backends whose import raises, and what the message says of it."""
 
 VERIFY = "verify --report out --require nothing"
 STORAGE = "verify-storage --report out"
@@ -125,9 +128,11 @@ OF_STORAGE = (
     Wrong(STORAGE, "--backend", UNKNOWN, "no_such_module:Backend"),
     Wrong(STORAGE, "--backend", UNKNOWN, "mine:Other"),
     Wrong(STORAGE, "--backend", UNKNOWN, "mine:Missing"),
+    *(Wrong(STORAGE, "--backend", UNKNOWN, value, told) for value, told in RAISING),
     Wrong(f"{STORAGE} --backend mine:Needs", "--config", "a library is missing", "{}", "pip install needed"),
     *(Wrong(f"{STORAGE} --backend file", "--config", MALFORMED, value, "--config") for value in NOT_TABLES),
     Wrong(f"{STORAGE} --backend file", "--config", UNKNOWN, '{"rooot": "x"}', "'rooot'"),
+    Wrong(f"{STORAGE} --backend file", "--config", UNKNOWN, '{"root": "{directry}"}', "did you mean {directory}?"),
     Wrong(f"{STORAGE} --backend file", "--config", OUT_OF_RANGE, '{"root": "x", "capacity_bytes": -1}', "-1"),
     Wrong(f"{STORAGE} --backend file", "--config", MISSING, "{}", "'root'"),
     Wrong(STORAGE, "--config", UNKNOWN, "{}", "--backend"),
