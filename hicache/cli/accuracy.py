@@ -135,7 +135,7 @@ def _check_options(adapter: str, dtype: str, device: str, ranks: int) -> None:
 
 def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
     """Run all passes, and print each when it has ended. Exits with 2 if the model or the cache cannot be used."""
-    console = Console()
+    console = Console(emoji=False)
     passes: list[Any] = []
     try:
         # A pass has no bar, on a terminal either.
@@ -169,7 +169,7 @@ def _suite(name: str) -> Any:
 
 def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report: Path) -> None:
     """Write the page and show the passes. Exits with 1 if one of them has a problem, or if no task was tested."""
-    console = Console()
+    console = Console(emoji=False)
     report.mkdir(parents=True, exist_ok=True)
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}

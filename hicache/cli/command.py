@@ -137,8 +137,8 @@ def include_this_folder() -> None:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print the text without secrets: no markup, no highlighting, no line break inside a path or a command."""
-    console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print the text without secrets and as it is: no markup, no emoji, no line break inside a path or a command."""
+    console.print(redacted(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 UNLIMITED = 1 << 16

@@ -44,7 +44,7 @@ def explain_command(
         reason = f"there is no act {act}; the story has acts 1 to {count}"
         raise typer.BadParameter(f"{reason}; {more}" if lacking else reason, param_hint="--act")
     writable_file("--svg", svg)
-    console = Console()
+    console = Console(emoji=False)
     show_legend(console)
     shown: list[Scene] = []
     try:
@@ -68,5 +68,5 @@ def _names(capabilities: Sequence[Capability]) -> str:
 
 
 def _end(code: int, reason: str) -> typer.Exit:
-    say(Console(stderr=True), reason, style="red")
+    say(Console(stderr=True, emoji=False), reason, style="red")
     return typer.Exit(code)

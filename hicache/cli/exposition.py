@@ -55,7 +55,7 @@ def _serve(metrics: CacheMetrics, port: int, served: ExitStack) -> None:
     served.callback(thread.join)
     served.callback(server.server_close)
     served.callback(server.shutdown)
-    say(Console(), f"metrics: http://127.0.0.1:{server.server_port}/metrics")
+    say(Console(emoji=False), f"metrics: http://127.0.0.1:{server.server_port}/metrics")
 
 
 def _write(metrics: CacheMetrics, file: Path) -> None:
@@ -65,4 +65,4 @@ def _write(metrics: CacheMetrics, file: Path) -> None:
         write_to_textfile(str(file), metrics.registry)
     except OSError as error:
         raise ConfigurationError(f"--metrics-file {file}: {error}") from error
-    say(Console(), f"metrics: {file}")
+    say(Console(emoji=False), f"metrics: {file}")

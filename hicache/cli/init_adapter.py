@@ -127,7 +127,7 @@ def _with_import(text: str, stand_in: str, module: str, name: str) -> str:
 
 def _show_next(path: Path, name: str) -> None:
     """Print the commands that run the skeleton from its folder."""
-    console, adapter = Console(), f"{path.stem}:{name}"
+    console, adapter = Console(emoji=False), f"{path.stem}:{name}"
     say(console, f"wrote {path}. It runs as it is:\n")
     if path.absolute().parent != Path.cwd():
         say(console, f"  cd {shlex.quote(str(path.parent))}")

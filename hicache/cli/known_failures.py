@@ -41,7 +41,7 @@ def known_failures_command(
         raise typer.BadParameter(f"{run}: no test failed that can be listed", param_hint="RUN")
     writable_file("--output", output)
     output.write_text("\n".join(["format = 1", *lines]) + "\n", encoding="utf-8")
-    console = Console()
+    console = Console(emoji=False)
     say(console, f"wrote {output}: write the reason into each entry")
 
 

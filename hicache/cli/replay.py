@@ -172,7 +172,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import SHIPPED_TRACE, Trace
 
-    console, requests = Console(), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
+    console, requests = Console(emoji=False), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
     names = tuple(map(str.strip, components.split(",")))
     known_names("--components", "component", names, COMPONENTS)
     _check_tiers(capacity, host, storage, storage_config)

@@ -42,7 +42,7 @@ def hits_command(
 
     with option("FIRST, SECOND"):
         compared = compare_hits(*(path / "replay.json" if path.is_dir() else path for path in (first, second)))
-    _show(compared, Console())
+    _show(compared, Console(emoji=False))
     if compared.differences:
         raise typer.Exit(1)
 
@@ -72,7 +72,7 @@ def compare_command(
     with option("RUNS"):
         comparison = compare({str(file): read_run(file) for file in files}, CONTRACT)
     writable_file("--html", html)
-    console = Console()
+    console = Console(emoji=False)
     show_comparison(comparison, console)
     if html is not None:
         write_comparison(comparison, html)

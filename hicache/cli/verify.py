@@ -128,7 +128,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     known = listed_failures(known_failures)
     _check_selection(only or (), keyword)
     adapter += f"@{device}" if device else ""
-    cache, console, limit_s = describe(adapter), Console(), inf if timeout is None else timeout
+    cache, console, limit_s = describe(adapter), Console(emoji=False), inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
     settings = (adapter, not full, _checked(report), known_failures, keyword, stops, jobs, limit_s, baseline)
     verification = Verification(*settings, profile=cache.profile, capabilities=cache.capabilities)

@@ -112,7 +112,7 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     stages = [
         stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in chosen
     ]
-    console = Console()
+    console = Console(emoji=False)
     results = verify_storage(stages, title, report, console)
     failed = failed_stages(results)
     nothing = not any(result.count(Outcome.PASSED) for result in results)
