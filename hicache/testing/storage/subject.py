@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,6 +51,10 @@ PAGE_BYTES = "{page_bytes}"
 METADATA_URL = "{metadata_url}"
 """A placeholder for an option: the address of a new metadata service of this project."""
 
+PLACEHOLDERS = (DIRECTORY, UNIQUE, CAPACITY_BYTES, CAPACITY_PAGES, PAGE_BYTES, METADATA_URL)
+
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSubject:
@@ -86,11 +92,25 @@ class BackendSubject:
 
 
 def _mentions(option: object, placeholder: str) -> bool:
+    return any(placeholder in text for text in _texts(option))
+
+
+def _texts(option: object) -> Iterator[str]:
+    """Each string in an option, which may be a table or a list."""
     if isinstance(option, str):
-        return placeholder in option
-    if isinstance(option, Mapping):
-        return any(_mentions(one, placeholder) for one in option.values())
-    return isinstance(option, list) and any(_mentions(one, placeholder) for one in option)
+        yield option
+    elif isinstance(option, (Mapping, list)):
+        for one in option.values() if isinstance(option, Mapping) else option:
+            yield from _texts(one)
+
+
+def _require_known_placeholders(name: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a placeholder that is not known: the backend would take it for a value."""
+    for found in (found for text in _texts(options) for found in _PLACEHOLDER.findall(text)):
+        if found not in PLACEHOLDERS:
+            close = "".join(f"; did you mean {one}?" for one in get_close_matches(found, PLACEHOLDERS, n=1))
+            known = ", ".join(PLACEHOLDERS)
+            raise ConfigurationError(f"storage backend {name!r}: unknown placeholder {found}; known: {known}{close}")
 
 
 def _filled(option: Any, values: Mapping[str, Any]) -> Any:
@@ -136,6 +156,7 @@ def read_subject(name: str, config: str | None) -> BackendSubject:
         return BackendSubject(name, {})
     options = read_table(config)
     refuse_inline_secrets(name, options, config)
+    _require_known_placeholders(name, options)
     return BackendSubject(name, conceal_options(name, options))
 
 
