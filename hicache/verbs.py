@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from inspect import signature
 from threading import Lock, get_ident
 from typing import Any, Protocol, TypeVar, cast
 
@@ -100,7 +101,8 @@ def verb(call: Method, harmless: type[Exception] = HiCacheError) -> Method:
     """Let a method of what has a turn run while no other thread is in one. Verbs may call verbs.
 
     It raises OverlapError while another thread is in a verb, and InterruptedVerbError after a verb was interrupted.
-    `harmless`: errors before which the method has undone what it did.
+    `harmless`: errors before which the method has undone what it did. A TypeError for arguments that do not fit the
+    signature interrupts nothing.
     """
     name = call.__name__
 
@@ -118,10 +120,20 @@ def verb(call: Method, harmless: type[Exception] = HiCacheError) -> Method:
             turn.release()
             return result  # noqa: TRY300 - until the caller has the result, an interruption loses it
         except BaseException as error:
-            turn.fail(error, harmless)
+            has_begun = not isinstance(error, TypeError) or _fits(call, self, *args, **kwargs)
+            turn.fail(error, harmless if has_begun else TypeError)
             raise
 
     return cast("Method", in_turn)
+
+
+def _fits(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether the arguments fit the signature of the method. If not, no line of it has run."""
+    try:
+        signature(call).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def reads(call: Method) -> Method:

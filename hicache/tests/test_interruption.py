@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import isfunction
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -421,6 +422,35 @@ def test_a_refused_argument_interrupts_nothing() -> None:
             with pytest.raises(SlotError):
                 cache.free(np.array([0, 1, 2, 3]))
         cache.free(NO_SLOTS)
+
+
+def test_an_unknown_argument_interrupts_nothing() -> None:
+    with opened() as cache:
+        for owner in (cache, RequestManager(cache)):
+            methods = [name for name, one in vars(type(owner)).items() if isfunction(one) and not name.startswith("_")]
+            assert methods, f"{type(owner).__name__} has verbs"
+            for name in methods:
+                with pytest.raises(TypeError, match="unexpected keyword argument 'tokns'"):
+                    getattr(owner, name)(tokns=PAGE)
+                assert not cache.turn.is_interrupted, f"{type(owner).__name__}.{name} with an unknown argument"
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            cache.match()  # type: ignore[call-arg]
+        require_all_free(cache, "after unknown arguments")
+
+
+def test_a_type_error_in_the_middle_of_a_verb_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("in the middle")
+
+    with opened() as cache:
+        put(cache, FIRST)
+        monkeypatch.setattr(cache.turn, "release", broken)
+        with pytest.raises(TypeError, match="in the middle"):
+            cache.match(cache.key(FIRST))
+        assert cache.turn.is_interrupted, "a TypeError that was raised below the call is an interruption"
+        monkeypatch.undo()
+        cache.reset()
+        require_all_free(cache, "after a TypeError")
 
 
 def test_a_cache_that_was_interrupted_can_be_closed() -> None:
