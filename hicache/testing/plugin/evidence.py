@@ -223,7 +223,7 @@ def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) 
 
 
 def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:
-    """Numbers, with `1..16` for each run of following ones, and `16..1` for one that goes down."""
+    """Numbers, with `1..16` for each run of three or more following ones, and `16..1` for one that goes down."""
     found: list[list[int]] = []
     for number in map(int, numbers):
         first, last = found[-1] if found else (number, number + 2)
@@ -231,7 +231,11 @@ def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:
             found[-1][1] = number
         else:
             found.append([number, number])
-    shown = [str(first) if first == last else f"{first}..{last}" for first, last in found[:_MAX_SHOWN]]
+    # Of two numbers, `2..1` reads as an empty range.
+    shown = [
+        f"{first}..{last}" if abs(last - first) > 1 else ", ".join(map(str, dict.fromkeys((first, last))))
+        for first, last in found[:_MAX_SHOWN]
+    ]
     return ", ".join([*shown, f"and more, {len(numbers)} in all"] if len(found) > _MAX_SHOWN else shown)
 
 

@@ -120,7 +120,7 @@ def test_the_blocks_of_a_cache_of_blocks_are_shown_before_and_after_the_last_cal
     adapter.close()
     assert found.before == "cached blocks", f"expected no block in an empty cache, got {found.before}"
     shown = [line.partition(": ")[2] for line in found.after.splitlines() if line.startswith("full ")]
-    assert shown == ["(5) [1]", "(5..6) [1]", "(5..7) [1]"], f"expected three blocks in use, got {found.after}"
+    assert shown == ["(5) [1]", "(5, 6) [1]", "(5..7) [1]"], f"expected three blocks in use, got {found.after}"
     titles = [part.title for part in failure_parts(replace(execution("LOCK-2"), evidence=found), CONTRACT)]
     assert titles[2:] == ["the cache before the last call", "the cache after the last call"], f"got {titles}"
 
@@ -216,12 +216,14 @@ def test_only_the_last_steps_are_kept() -> None:
         (None, "None"),
         (np.array([4, 5, 6, 9]), "[4..6, 9]"),
         (np.array([9, 8, 7, 3, 4, 5, 1]), "[9..7, 3..5, 1]"),
+        (np.array([2, 1]), "[2, 1]"),
+        (np.array([4, 5, 9, 9]), "[4, 5, 9, 9]"),
         (np.arange(0, 40, 2), "[0, 2, 4, 6, 8, 10, and more, 20 in all]"),
         (Key(np.array([1, 2, 3], np.int32), SHARED), "[1..3]"),
         (object(), "object 1"),
         ({"full": 3}, "{full: 3}"),
     ],
-    ids=["nothing", "slots", "down", "many", "key", "handle", "mapping"],
+    ids=["nothing", "slots", "down", "two down", "two up", "many", "key", "handle", "mapping"],
 )
 def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
     found = told(value, Handles())
