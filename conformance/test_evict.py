@@ -203,6 +203,20 @@ def require_order(driver: Driver, expected: list[Pages], history: str) -> None:
     assert found == expected, f"EVICT-2: {policy} after {history}: expected victims {expected}, got {found}"
 
 
+@clause("EVICT-2", components=(FULL,), alone=True, page_sizes=[1, 16])
+def test_prompts_that_are_looked_up_are_evicted_in_the_order_of_use(driver: Driver) -> None:
+    for page in (1, 2, 3):
+        put(driver, [page])
+    hit_pages(driver, [1])
+    order = (2, 3, 1)
+    for count in range(1, len(order) + 1):
+        driver.evict(FULL, 1)
+        # Looked up in the order of use, which the look-ups therefore leave as it is.
+        left = [page for page in order if hit_pages(driver, [page])]
+        expected = list(order[count:])
+        assert left == expected, f"EVICT-2: 1 2 3 were cached and 1 used: evicted {count}, {expected} stay, not {left}"
+
+
 SIBLINGS = {
     LRU: [1, 4, 3, 2],  # used last: 1 before 4 came, 3 before 2
     LFU: [4, 1, 2, 3],  # hits 0, 1, 1, 2; of 1 and 2 the one used earlier

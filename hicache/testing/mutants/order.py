@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy.typing as npt
+
 from hicache.components import component_tree
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import REGISTRY
 from hicache.components.full import FullComponent
 from hicache.components.mamba import MambaComponent
 from hicache.components.swa import SwaComponent
+from hicache.testing.adapters.dictionary import Array, PrefixDictionary
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
+from hicache.testing.mutants.black_box import DictionaryOf
 from hicache.testing.mutants.rows import Row
 from hicache.tree.eviction import ORDERS, Order
 from hicache.tree.node import Node
@@ -155,6 +159,20 @@ class FirstPriority(ReferenceAdapter):
         return result
 
 
+class _FindsWithoutUse(PrefixDictionary):
+    def find(self, tokens: npt.NDArray[Any]) -> tuple[bytes, Array]:
+        order = list(self.slots)
+        found = super().find(tokens)
+        self.slots = {prefix: self.slots[prefix] for prefix in order}
+        return found
+
+
+class DictionaryMatchIsNoUse(DictionaryOf):
+    """A match does not refresh what it finds, so that prompts are evicted in the order of their inserts."""
+
+    cache_type = _FindsWithoutUse
+
+
 EVICT = "test_evict.py::"
 
 ROWS = (
@@ -213,6 +231,14 @@ ROWS = (
         adapter=WindowUsedFromTheRoot,
         test="test_match.py::test_data_before_the_window_is_not_refreshed",
         told="MATCH-10",
+    ),
+    Row(
+        slug="dictionary-match-is-no-use",
+        source="ours",
+        clauses=("EVICT-2",),
+        adapter=DictionaryMatchIsNoUse,
+        test=f"{EVICT}test_prompts_that_are_looked_up_are_evicted_in_the_order_of_use",
+        told="EVICT-2",
     ),
     Row(
         slug="uses-lost-among-equals",
