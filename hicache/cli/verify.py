@@ -120,7 +120,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     Exit code:
 
     - 0: no test failed, and each required level is verified.
-    - 1: a test or a suite failed.
+    - 1: a test or a suite failed, or no clause was executed.
     - 2: the adapter, the list of expected failures or the baseline cannot be used, or a stage or a clause is unknown.
     - 3: no test failed, but a required level was not checked as a whole.
     - 130: interrupted.
@@ -272,9 +272,10 @@ def verify(
             say(console, untried, style="yellow")
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]
-    show_verdict(failed, found, missed, console)
+    checked_nothing = all(result.checked_nothing for result in results)
+    show_verdict(failed, found, missed, console, checked_nothing=checked_nothing)
     if records:
         say(console, f"report: {page}")
     if is_interrupted(results):
         return 130
-    return 1 if failed else 3 if missed else 0
+    return 1 if failed else 3 if missed else int(checked_nothing)

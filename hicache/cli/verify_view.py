@@ -136,8 +136,13 @@ def show_results(results: Sequence[StageResult], console: Console) -> None:
     _show_causes(causes_of([one for result in results for one in _executions(result)], CONTRACT), console)
 
 
-def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence[Level], console: Console) -> None:
-    """Print the result of each level, what to declare for more, and the verdict. `missed`: levels that are required."""
+def show_verdict(
+    failed: Sequence[str], found: Coverage | None, missed: Sequence[Level], console: Console, *, checked_nothing: bool
+) -> None:
+    """Print the result of each level, what to declare for more, and the verdict.
+
+    `missed`: levels that are required. `checked_nothing`: no stage executed a clause.
+    """
     if found is not None:
         for one in found.levels:
             say(console, str(one), style=VERDICT_STYLES.get(one.verdict))
@@ -151,6 +156,8 @@ def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence
     elif missed:
         names = ", ".join(level.value for level in missed)
         say(console, f"not verified: {names}: no test failed, but not all was checked", style="bold yellow")
+    elif checked_nothing:
+        say(console, "failed: no clause was executed", style="bold red")
     elif found is not None and found.verified:
         names = ", ".join(one.level.value for one in found.verified)
         say(console, f"verified: {names}: no test failed", style="bold green")

@@ -169,15 +169,22 @@ def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "executions", [(execution("KEY-1"),), (execution("KEY-1", outcome=Outcome.SKIPPED),)], ids=["in-part", "nothing"]
+    ("executions", "code", "verdict"),
+    [
+        ((execution("KEY-1"),), 0, "no test failed, and no level is verified"),
+        ((execution("KEY-1", outcome=Outcome.SKIPPED),), 1, "failed: no clause was executed"),
+        ((execution(name="test_of_the_suite"),), 1, "failed: no clause was executed"),
+        ((), 1, "failed: no clause was executed"),
+    ],
+    ids=["in-part", "skipped", "no-clause", "no-test"],
 )
-def test_without_a_verified_level_no_success_is_told(tmp_path: Path, executions: tuple[Execution, ...]) -> None:
+def test_without_a_verified_level_no_success_is_told(
+    tmp_path: Path, executions: tuple[Execution, ...], code: int, verdict: str
+) -> None:
     output = io.StringIO()
-    stages = [FakeStage("conformance", executions, None)]
-    code = verify(stages, tmp_path, Console(file=output, width=100), [])
-    assert code == 0, f"nothing is required, and nothing failed: {output.getvalue()}"
-    verdict = output.getvalue().splitlines()[-2]
-    assert verdict == "no test failed, and no level is verified", f"expected no claim, got {output.getvalue()}"
+    ended_with = verify([FakeStage("conformance", executions, None)], tmp_path, Console(file=output, width=100), [])
+    found = (ended_with, output.getvalue().splitlines()[-2])
+    assert found == (code, verdict), f"nothing is required, and nothing failed: {output.getvalue()}"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +209,7 @@ def test_where_no_stage_runs_no_success_is_told(tmp_path: Path) -> None:
     output = io.StringIO()
     code = verify([], tmp_path, Console(file=output, width=100), [])
     verdict = output.getvalue().splitlines()[-1]
-    assert (code, verdict) == (0, "no test failed, and no level is verified"), f"got {code}: {output.getvalue()}"
+    assert (code, verdict) == (1, "failed: no clause was executed"), f"got {code}: {output.getvalue()}"
 
 
 @pytest.mark.parametrize(
