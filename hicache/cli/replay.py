@@ -165,8 +165,8 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     Exit code:
     - 0: the replay reached its end.
-    - 1: the cache violated an invariant, which the message names.
-    - 2: an option cannot be used, the cache cannot be opened, or the trace cannot be read.
+    - 1: the cache violated an invariant, which the message names, or raised when it was opened.
+    - 2: an option cannot be used, the cache refuses its configuration, or the trace cannot be read.
     - 3: no request fits into the cache, so that nothing was replayed.
     """
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
@@ -224,9 +224,13 @@ def _replayed(
     """Replay the trace. The metrics of its caches are exposed if there is a file or a port."""
     from hicache.cli.exposition import exposed
     from hicache.cli.replay_view import replay_with_progress
+    from hicache.testing.replay.run import OpeningError
 
-    with exposed(cache, metrics_file, metrics_port) as measured:
-        return replay_with_progress(console, requests, measured, settings)
+    try:
+        with exposed(cache, metrics_file, metrics_port) as measured:
+            return replay_with_progress(console, requests, measured, settings)
+    except OpeningError as error:
+        end_with(1, str(error))
 
 
 def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:

@@ -22,6 +22,7 @@ from hicache.testing.plugin.known_failures import KnownFailure, judged, read_kno
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.processes import end_if_forked
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
+from hicache.testing.replay.run import OpeningError
 from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
 
 
@@ -87,8 +88,9 @@ class Replays:
         try:
             outcome = replay_sample(self.adapter, sample, self.directory, progress)
         except Exception as error:  # noqa: BLE001 - an exception of the cache under test is a finding
-            causes = causes_of(error, ())
-            return self._execution(sample, (), "", traceback.format_exc(), causes, perf_counter() - begin, 0)
+            raised = error.__cause__ if isinstance(error, OpeningError) and error.__cause__ else error
+            reason = f"{type(raised).__name__}: {raised}\n\n{traceback.format_exc()}"
+            return self._execution(sample, (), "", reason, causes_of(raised, ()), perf_counter() - begin, 0)
         clauses = _clauses_checked(outcome, self.adapter)
         calls = sum(latency.calls for latency in outcome.latency.values())
         duration_s = perf_counter() - begin

@@ -238,7 +238,22 @@ class ReplayEpochs:
         self._epoch.adapter.close()
 
     def _open(self) -> Epoch:
-        return Epoch(self._adapter(self._config), self._config, self._settings, self.tally, self.stopwatch)
+        return Epoch(_opened(self._adapter, self._config), self._config, self._settings, self.tally, self.stopwatch)
+
+
+class OpeningError(Exception):
+    """An adapter raised when it was opened. `__cause__` is what it raised."""
+
+
+def _opened(adapter: type[CacheAdapter], config: CacheConfig) -> CacheAdapter:
+    """A new cache. Raises OpeningError for an error of the cache; that of a configuration is raised as it is."""
+    try:
+        return adapter(config)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        name = f"{adapter.__module__}:{adapter.__qualname__}"
+        raise OpeningError(f"the adapter {name} could not be opened: {type(error).__name__}: {error}") from error
 
 
 def _door(

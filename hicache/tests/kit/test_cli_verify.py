@@ -586,7 +586,8 @@ def test_a_broken_law_fails_its_clause(monkeypatch: pytest.MonkeyPatch, outcome:
 def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     told = run_replay(monkeypatch, IndexError("slot 7"))
     assert told.outcome is Outcome.FAILED, f"got {told}"
-    assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is the reason: {told.reason}"
+    assert told.reason.startswith("IndexError: slot 7\n"), f"a table shows the first line: {told.reason}"
+    assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is in the reason: {told.reason}"
     assert told.causes == ("IndexError in the test",), f"expected the error as the cause, got {told.causes}"
 
 

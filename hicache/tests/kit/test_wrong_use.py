@@ -243,6 +243,10 @@ from hicache.storage.memory import MemoryStorage
 class Other:
     pass
 
+class Broken(Adapter):
+    def __init__(self, config):
+        raise RuntimeError("boom")
+
 class Needs(MemoryStorage):
     def __init__(self, scope, options):
         raise ConfigurationError("a library is not installed: pip install needed")
@@ -404,3 +408,11 @@ def test_a_replay_that_fits_no_request_ends_with_3(folder: Path, monkeypatch: py
     assert done.exit_code == 3, f"expected 3, got {done.exit_code}: {done.output}"
     assert "none of 5 requests fits into the capacity of full 64 tokens" in done.stderr, f"got {done.stderr}"
     assert folder.joinpath("out/replay.html").exists(), "the page is written"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_replay_on_an_adapter_that_raises_when_it_is_opened_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hicache.cli.replay_view.replay_with_progress", replay_quietly)
+    done = CliRunner().invoke(app, [*REPLAY.split(), "--adapter", "mine:Broken"])
+    told = "the adapter mine:Broken could not be opened: RuntimeError: boom\n"
+    assert (done.exit_code, done.stderr) == (1, told), f"expected one line, got {done.stderr} {done.exception!r}"
