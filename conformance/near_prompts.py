@@ -11,14 +11,32 @@ Page = tuple[int, ...]
 ID_BITS = 31
 """Bits of a token id."""
 
-MULTIPLIERS = (1, 2, 3, 10, 31, 33, 131, 256, 257, 1_000, 65_536, 65_599, 1_000_003)
+MULTIPLIERS = (*range(1, 64), 127, 131, 137, 256, 257, 1_000, 65_536, 65_599, 1_000_003)
 """Multipliers of polynomial hashes, and of hashes that join tokens without a fixed width."""
+
+VOCABULARIES = (
+    *(1_000, 32_000, 32_768, 50_257, 65_536, 100_277, 100_352, 128_256, 129_280, 131_072, 151_643, 151_936, 152_064),
+    *(163_840, 200_019, 201_088, 256_000, 262_144, 1_000_003),
+)
+"""Sizes of vocabularies, and other numbers that ids may be taken modulo of."""
 
 POLYNOMIALS = (0x1_04C1_1DB7, 0x1_1EDC_6F41, 0x1_DB71_0641, 0x1_05EC_76F1)
 """Generators of CRC-32 and CRC-32C, and both in the reverse order of bits: a change by one changes no remainder."""
 
-JOINED = (((1, 23), (12, 3)), ((1, 0x203), (0x102, 3)), ((0x1, 0x2_0003), (0x1_0002, 3)))
-"""Pairs that are equal when decimal digits, bytes or words are joined without a fixed width."""
+WIDTHS = ((10, 4), (10, 5), (10, 6), (16, 4), (16, 5), (36, 3), (36, 4))
+"""Bases, and digits to which ids of a small vocabulary are padded."""
+
+
+def _ones(base: int, digits: int) -> int:
+    return (base**digits - 1) // (base - 1)
+
+
+JOINED: tuple[tuple[Page, Page], ...] = (
+    *(((1, 23), (12, 3)), ((1, 0x203), (0x102, 3)), ((0x1, 0x2_0003), (0x1_0002, 3))),
+    *(((_ones(b, w + 1), _ones(b, w)), (_ones(b, w), _ones(b, w + 1))) for b, w in WIDTHS),
+    *(((0, 5), (5, 0)), ((5, 5, 6), (5, 6, 6))),
+)
+"""Beginnings of pages that are equal once digits, bytes or words are joined, or zeros or repeated ids are dropped."""
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
 
@@ -50,6 +68,17 @@ SIMILAR_NAMESPACES = (
         *(('a","salt":"b', None, None), ("aSb", None, None), ("aTb", None, None), ("a", "b", None)),
         *((f"aS{LENGTH_OF_ONE}b", None, None), ("None,b", None, None)),
     ),
+    # Fields that contain what may stand between two of them.
+    *(
+        _namespaces(*((f"a{between}b", "c", None), ("a", f"b{between}c", None), (f"a{between}b{between}c", None, None)))
+        for between in (":", "|", ",", "/", "\x1f", "\0", "-", "_", ".")
+    ),
+    # Numbers, and characters that an encoding drops, replaces or cuts off.
+    _namespaces(*((None, salt, None) for salt in ("1", "01", "1.0", "+1", "1 ", "0x1", "\u0661"))),
+    _namespaces(
+        *((None, salt, None) for salt in ("\u00e4", "\u00f6", "\u65e5", "\u672c", "\u0161", "a", "?", "\ufffd"))
+    ),
+    _namespaces(*((None, salt, None) for salt in ("x", "x\0", "x\0y", "x\0z", "x\ny", "x\nz", "x#y", "x#z"))),
     # Texts that begin with one another, and that differ in case, in spaces, or in how they are written.
     _namespaces(
         *((None, "s", None), (None, "sa", None), (None, "salt", None), (None, "salt ", None), (None, "SALT", None)),
@@ -84,12 +113,18 @@ def near_pages(page: Page) -> dict[str, set[Page]]:
         "all bits but one": {_flipped(page, {at % size: 1 << at % ID_BITS}) for at in range(max(size, ID_BITS))},
         "the low 16 bits": {_flipped(page, {at: 1 << 16}) for at in range(size)},
         "the low 24 bits": {_flipped(page, {at: 1 << 24}) for at in range(size)},
-        "the tokens in another order": {page[::-1], page[1:] + page[:1], *(_swapped(page, *pair) for pair in pairs)},
+        "the ids modulo a number": {_moved(page, {size // 2: by}) for by in VOCABULARIES},
+        "the tokens, in another order": {page[::-1], page[1:] + page[:1], *(_swapped(page, *pair) for pair in pairs)},
         "the sum": {_moved(page, {a: by, b: -by}) for a, b in pairs for by in (1, 1 << 16)},
         "the exclusive or": {_flipped(page, {a: bits, b: bits}) for a, b in pairs for bits in (1, 1 << 20)},
+        "the exclusive or of shifted ids": {
+            _flipped(page, {at: 1 << by, at + 1: 1}) for at in starts for by in (1, 2, 3, 5, 8)
+        },
         "the sum and the weighted sum": {_moved(page, {at: 1, at + 1: -2, at + 2: 1}) for at in range(size - 2)},
-        "a polynomial": {_moved(page, {at: 1, at + 1: -by}) for at in starts for by in MULTIPLIERS},
-        "a CRC": {_flipped(page, dict(enumerate(words, at))) for words in _crc_words() for at in starts},
+        "the value of a polynomial": {_moved(page, {at: 1, at + 1: -by}) for at in starts for by in MULTIPLIERS},
+        "the remainder of a CRC": {
+            _flipped(page, dict(enumerate(words, at))) for words in _crc_words() for at in starts
+        },
         "the first and the last token": {(page[0], *(token ^ 4 for token in page[1:-1]), *page[1:][-1:])},
     }
     in_range = {
@@ -100,9 +135,9 @@ def near_pages(page: Page) -> dict[str, set[Page]]:
 
 
 def joined_pages(size: int) -> list[tuple[Page, Page]]:
-    """Pairs of pages that are equal when their ids are joined without a fixed width."""
-    rest = tuple(range(100, 100 + size - 2))
-    return [((*first, *rest), (*second, *rest)) for first, second in JOINED] if size > 1 else []
+    """Pairs of pages that begin as those of JOINED, and go on alike."""
+    rest = tuple(range(100, 100 + size))
+    return [((*a, *rest)[:size], (*b, *rest)[:size]) for a, b in JOINED if len(a) <= size]
 
 
 def _pairs(size: int) -> Iterator[tuple[int, int]]:

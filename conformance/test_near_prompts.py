@@ -30,6 +30,9 @@ OPENING = 9
 TAIL = 7
 """A token after the last whole page: an admission may have to compute one."""
 
+LONG = 1100
+"""Pages of a long prompt: numpy prints of an array with more than 1,000 elements the first and last three alone."""
+
 MANY = 1200
 """So many prompts, or namespaces, that among digests of 16 bits ten are equal on average."""
 
@@ -85,6 +88,12 @@ def require_found(driver: Driver, key: Key) -> None:
     assert count == expected, f"MATCH-1: the prompt was computed: expected {expected} tokens of it, got {count}"
 
 
+def unlike(page: Page, other: Page) -> str:
+    """Where a page differs first from a cached one."""
+    at = next(at for at, (cached, token) in enumerate(zip(page, other, strict=True)) if cached != token)
+    return f"token {at} of a page is {other[at]}, that of the cached page is {page[at]}"
+
+
 @clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
 def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
     for page in base_pages(driver.config.page_size):
@@ -93,8 +102,8 @@ def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
         require_found(driver, key)
         near = near_pages(page)
         for common, pages in near.items():
-            why = f"of a cached page it has {common} alone"
             for other in pages:
+                why = f"{unlike(page, other)}, and it agrees with that page in {common}"
                 require(driver, tokens_of(driver, other, page), 0, why)
                 require(driver, tokens_of(driver, page, other), 1, why)
         # Some caches find from then on what was admitted, so that each of these is admitted once.
@@ -106,7 +115,8 @@ def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
 def test_tokens_that_are_equal_once_they_are_joined_are_told_apart(driver: Driver) -> None:
     for first, second in joined_pages(driver.config.page_size):
         compute(driver, driver.key(first))
-        require(driver, second, 0, f"{list(first)} is cached, whose ids joined without a width are the same")
+        why = f"{list(first)} is cached, the same page once ids are joined, or zeros or repeated ids are dropped"
+        require(driver, second, 0, why)
 
 
 @clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
@@ -147,8 +157,8 @@ def test_an_empty_name_is_not_an_absent_one(driver: Driver) -> None:
 
 def compute_in_each(driver: Driver, tokens: Sequence[int], namespaces: Sequence[Namespace]) -> None:
     """Compute a prompt in one namespace after the other, each of which must find nothing before, and then all."""
-    for namespace in namespaces:
-        require(driver, tokens, 0, f"it was computed in others of {namespaces}", namespace)
+    for number, namespace in enumerate(namespaces):
+        require(driver, tokens, 0, f"it was computed in {namespaces[:number]}", namespace)
         compute(driver, driver.key(tokens, namespace))
         require_found(driver, driver.key(tokens, namespace))
 
@@ -174,7 +184,7 @@ def open_roomy(adapter_type: type[CacheAdapter]) -> Iterator[Driver]:
 
 
 def compute_unseen(driver: Driver, key: Key) -> None:
-    """Cache a prompt of one page; with requests alone no byte is written, and none is read."""
+    """Cache a prompt of whole pages; with requests alone no byte is written, and none is read."""
     if Capability.VERBS in driver.adapter.capabilities:
         driver.put(key)
         return
@@ -187,10 +197,49 @@ def compute_unseen(driver: Driver, key: Key) -> None:
 def test_among_many_prompts_no_two_share_a_page(adapter_type: type[CacheAdapter]) -> None:
     with open_roomy(adapter_type) as driver:
         page = base_pages(driver.config.page_size)[1]
-        for number in range(MANY):
-            tokens = [2_654_435_761 * number % 2**31, *page[1:]]
-            require(driver, tokens, 0, f"{number} other prompts are cached")
+        prompts = [[2_654_435_761 * number % 2**31, *page[1:]] for number in range(MANY)]
+        for number, tokens in enumerate(prompts):
+            require(driver, tokens, 0, f"{number} other prompts are cached: do two have one digest?")
             compute_unseen(driver, driver.key(tokens))
+        for tokens in prompts[::2]:
+            compute_unseen(driver, driver.key([*tokens, *page]))
+        for tokens in prompts[1::2]:
+            require(driver, [*tokens, *page], 1, "its second page is cached after other pages: do two have one digest?")
+
+
+@clause("KEY-7", "MATCH-1", verbs=False)
+def test_a_page_is_found_after_all_pages_before_it_however_many_there_are(adapter_type: type[CacheAdapter]) -> None:
+    with open_roomy(adapter_type) as driver:
+        for count, place in ((9, 0), (9, 4), (LONG, LONG // 2)):
+            pages = [page_at(driver, 10 * count + number) for number in range(count)]
+            other = [*pages[:place], page_at(driver, place), *pages[place + 1 :]]
+            compute_all_but_one(driver, (pages, SHARED), (other, SHARED), f"page {place} of {count} differs")
+
+
+@clause("KEY-7", "KEY-2", "MATCH-1", needs=[Capability.NAMESPACES], verbs=False)
+def test_each_page_of_a_long_prompt_belongs_to_its_namespace(adapter_type: type[CacheAdapter]) -> None:
+    with open_roomy(adapter_type) as driver:
+        pages = [page_at(driver, number) for number in range(9)]
+        for namespace in (Namespace(lora="a", salt=None, tenant=None), Namespace(lora=None, salt="a", tenant=None)):
+            compute_all_but_one(driver, (pages, SHARED), (pages, namespace), "the namespace differs")
+
+
+def page_at(driver: Driver, number: int) -> Page:
+    """A page of its own for each number."""
+    return (number, *base_pages(driver.config.page_size)[1][1:])
+
+
+def compute_all_but_one(
+    driver: Driver, cached: tuple[list[Page], Namespace], other: tuple[list[Page], Namespace], why: str
+) -> None:
+    """Compute a prompt, and of another one all pages but the last, which is equal and must not be found there."""
+    (pages, namespace), (other_pages, other_namespace) = cached, other
+    compute_unseen(driver, driver.key(tokens_of(driver, *pages), namespace))
+    begin = driver.key(tokens_of(driver, *other_pages[:-1]), other_namespace)
+    compute_unseen(driver, begin)
+    require_found(driver, begin)
+    tokens = tokens_of(driver, *other_pages)
+    require(driver, tokens, len(pages) - 1, f"{why}, and the last page is cached in the other prompt", other_namespace)
 
 
 @clause("KEY-7", "KEY-2", "SEC-1", needs=[Capability.NAMESPACES], verbs=False)
@@ -215,7 +264,7 @@ def test_a_page_is_found_on_the_host_by_all_of_its_tokens(driver: Driver) -> Non
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
         for other in pages:
-            require(driver, [*other, *driver.prompt([2])], 0, f"of a page on the host it has {common} alone")
+            require(driver, [*other, *driver.prompt([2])], 0, f"it agrees with a page on the host in {common}")
 
 
 STORED = [Capability.HOST, Capability.STORAGE]
@@ -238,7 +287,7 @@ def test_a_stored_page_is_read_for_all_of_its_tokens(driver: Driver) -> None:
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
         for other in islice(pages, 4):
-            key, why = driver.key([*other, *driver.prompt([2])]), f"of a stored page it has {common} alone"
+            key, why = driver.key([*other, *driver.prompt([2])]), f"it agrees with a stored page in {common}"
             require_nothing_read(driver, key, why)
     require_nothing_read(driver, key_of(driver, [2]), "it was stored after another page")
 
