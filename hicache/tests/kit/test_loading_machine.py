@@ -14,7 +14,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.types import SHARED, Component, Tier
 from properties.loading_machine import LoadingMachine
 from properties.situation import Situation
-from properties.small_caches import fixed_config
+from properties.small_caches import Drawn, fixed_config
 from properties.tier_machine import Action
 
 FULL, SWA, MAMBA = (component.value for component in Component)
@@ -35,10 +35,10 @@ class Machine(LoadingMachine):
 
 
 class Draws:
-    """What a machine draws when it opens: its cache, a prompt before it, and the pages that are evicted then."""
+    """What a machine draws when it opens: its cache, a number, a prompt before it, and the pages evicted then."""
 
     def __init__(self, config: CacheConfig, pages: list[int]) -> None:
-        self._values = iter((config, [(pages, SHARED)], 8))
+        self._values = iter((Drawn(config), 0, [(pages, SHARED)], 8))
 
     def draw(self, strategy: object, label: str | None = None) -> Any:
         return next(self._values)
