@@ -93,6 +93,9 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     _require_whole_pages(page_size, {"--chunk": chunk, "--tokens": tokens})
     measuring = _suite("evaluation.trial")
     task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
+    if not task_names and not Path(model).is_dir():
+        reason = f"{model} is no folder, and no trained model of this package; for a model of the Hub name --tasks"
+        raise typer.BadParameter(reason, param_hint="--model")
     if not task_names:
         raise typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
     options: dict[str, Any] = {
