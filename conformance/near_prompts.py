@@ -28,7 +28,7 @@ WIDTHS = ((10, 4), (10, 5), (10, 6), (16, 4), (16, 5), (36, 3), (36, 4))
 
 
 def _ones(base: int, digits: int) -> int:
-    return (base**digits - 1) // (base - 1)
+    return int("1" * digits, base)
 
 
 JOINED: tuple[tuple[Page, Page], ...] = (
