@@ -93,11 +93,8 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     _require_whole_pages(page_size, {"--chunk": chunk, "--tokens": tokens})
     measuring = _suite("evaluation.trial")
     task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
-    if not task_names and not Path(model).is_dir():
-        reason = f"{model} is no folder, and no trained model of this package; for a model of the Hub name --tasks"
-        raise typer.BadParameter(reason, param_hint="--model")
     if not task_names:
-        raise typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
+        raise _without_tasks(model)
     options: dict[str, Any] = {
         "model": model,
         "tasks": task_names,
@@ -112,6 +109,14 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     passes = _measure(adapter, options)
     settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
     _report(passes, f"{model}: {', '.join(task_names)}", settings, report)
+
+
+def _without_tasks(model: str) -> typer.BadParameter:
+    """The usage error of a model that has no tasks of its own."""
+    if Path(model).is_dir():
+        return typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
+    reason = f"{model} is no folder, and no trained model of this package; for a model of the Hub name --tasks"
+    return typer.BadParameter(reason, param_hint="--model")
 
 
 def _require_whole_pages(page_size: int, given: Mapping[str, int]) -> None:
