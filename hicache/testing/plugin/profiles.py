@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,13 @@ def use_profiles_in(folder: Path) -> None:
 
 
 def has_searches(path: Path) -> bool:
-    """Whether a file is of a suite that searches."""
-    return not _FOLDERS.isdisjoint((path, *path.parents))
+    """Whether a file is of a suite that searches. An editable install reaches the suites through links."""
+    resolved = _resolved(path)
+    return not _FOLDERS.isdisjoint((resolved, *resolved.parents))
+
+
+# Asked for each test of a run.
+_resolved = lru_cache(maxsize=256)(Path.resolve)
 
 
 @contextmanager

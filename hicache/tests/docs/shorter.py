@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-ONE_CLAUSE = "MATCH-2"
-"""One that few tests name, and of which every adapter of the pages runs some."""
+ONE_CLAUSE = "KEY-7"
+"""One that few tests name, and that applies at both doors and to every adapter of the pages."""
 
 OF_MODELS = (r"hicache accuracy ", r"pytest --pyargs hicache.suites.accuracy ")
 """Commands that need the libraries of models, by their beginning."""

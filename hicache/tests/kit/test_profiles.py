@@ -82,6 +82,12 @@ def test_the_profile_of_the_suites_is_in_force_for_them_alone(pytester: pytest.P
     run(pytester).assert_outcomes(passed=3)
 
 
+def test_the_profile_is_in_force_where_the_suites_are_reached_through_a_link(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, OF_THE_SUITES.format(examples=25, shrinking_s=10), "properties", CONFTEST)
+    (pytester.path / "link").symlink_to("properties", target_is_directory=True)
+    run(pytester, "link").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize(
     ("chosen", "variable", "examples"),
     [("", "true", 150), ("hicache-ci", "", 150), ("hicache-nightly", "", 4000), ("hicache-nightly", "true", 4000)],
