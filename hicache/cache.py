@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial, wraps
+from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, cast
@@ -76,25 +76,10 @@ from hicache.types import (
     TransferKind,
     TransferPhase,
 )
-from hicache.verbs import Turn, reads, verb
+from hicache.verbs import Turn, reads, timed, verb
 
 T = TypeVar("T")
-VerbT = TypeVar("VerbT", bound=Callable[..., Any])
 OpenT = TypeVar("OpenT", bound="Callable[..., UnifiedRadixCache]")
-
-
-def _timed(call: VerbT) -> VerbT:
-    """Measure a verb that may wait: for a copy, for storage or for other ranks."""
-
-    @wraps(call)
-    def measured(cache: UnifiedRadixCache, *arguments: Any, **named: Any) -> Any:
-        begin_s = cache.clock.now()
-        try:
-            return call(cache, *arguments, **named)
-        finally:
-            cache.liveness.record(call.__name__, cache.clock.now() - begin_s)
-
-    return cast("VerbT", measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +220,7 @@ class UnifiedRadixCache:
         self.storage = tiers.storage
         self._evictor = tiers.evictor
         self._by_name = tiers.tree.by_name
+        self.turn.at_end = tiers.tree.free_dropped
 
     @classmethod
     def open(
@@ -364,7 +350,6 @@ class UnifiedRadixCache:
             self.host.backups.consider(node)
         if self.storage is not None and self.storage.worker.is_attached:
             self.storage.writer.note_use(node)
-        self.tree.free_dropped()
         page = self.config.page_size
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
@@ -380,10 +365,8 @@ class UnifiedRadixCache:
     def unlock(self, receipt: LockReceipt) -> None:
         """Undo a lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
         self.tree.locks.unlock(receipt, Tier.DEVICE)
-        self.tree.free_dropped()
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots (states for MAMBA), or all that is not locked.
 
@@ -391,11 +374,9 @@ class UnifiedRadixCache:
         """
         evicted = self._evictor.evict(component, self._units_of(component, tokens))
         freed = {name: self._by_name[name].device.dropped_pages * unit for name, unit in self._units.items()}
-        self.tree.free_dropped()
         return EvictResult(freed, evicted.victims, evicted.refused)
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
 
@@ -418,8 +399,7 @@ class UnifiedRadixCache:
         """Free the SWA partners alone of slots that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_window(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or a caller's."""
         self._require_component(Component.MAMBA.value)
@@ -492,8 +472,7 @@ class UnifiedRadixCache:
 
     # The host tier. Without one these verbs raise ConfigurationError.
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def load_back(self, node: Node, quota: int | None = None) -> LoadBack | None:
         """Copy what a reader up to the node lacks to the device, if it is worth it and there is room.
 
@@ -506,7 +485,6 @@ class UnifiedRadixCache:
         threshold = -(-_required(self.config.host, self.config, "host").load_back_threshold_tokens // page)
         quota_pages = None if quota is None else require_count("quota", quota) // page
         started = host.load_backs.load_back(node, threshold, quota_pages)
-        self.tree.free_dropped()
         return None if started is None else LoadBack(self.pools.slots_of(started[0]), started[1])
 
     @reads
@@ -520,7 +498,7 @@ class UnifiedRadixCache:
         return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
 
     @reads
-    @_timed
+    @timed
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
         """Return when a layer of the stack has arrived, or the load-back has ended. Whether it may be read.
 
@@ -540,14 +518,12 @@ class UnifiedRadixCache:
         Raises ReceiptError until the load-back has ended, and when the ticket was claimed or abandoned before.
         """
         pages = self._host_tier.load_backs.claim(ticket)
-        self.tree.free_dropped()
         return None if pages is None else self.pools.slots_of(pages)
 
     @verb
     def abandon(self, ticket: LoadBackTicket) -> None:
         """Nobody waits for this load-back any more. Raises ReceiptError when it was claimed or abandoned before."""
         self._host_tier.load_backs.abandon(ticket)
-        self.tree.free_dropped()
 
     @verb
     def lock_host(self, node: Node) -> LockReceipt:
@@ -560,7 +536,6 @@ class UnifiedRadixCache:
         """Undo a host lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
         self._require_host()
         self.tree.locks.unlock(receipt, Tier.HOST)
-        self.tree.free_dropped()
 
     @verb
     def evict_host(self, component: str, tokens: int) -> EvictResult:
@@ -568,7 +543,6 @@ class UnifiedRadixCache:
         host = self._host_tier
         victims = host.evictor.evict(component, self._units_of(component, tokens))
         freed = {name: self._by_name[name].host.dropped_pages * unit for name, unit in self._units.items()}
-        self.tree.free_dropped()
         return EvictResult(freed, victims, refused=0)
 
     @reads
@@ -583,9 +557,7 @@ class UnifiedRadixCache:
     def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
         """Begin to read what storage has of a key, past what the tree has, to the host; None when it is refused."""
         storage = self._storage_tier
-        operation = storage.prefetches.prefetch(key) if storage.worker.is_attached else None
-        self.tree.free_dropped()
-        return operation
+        return storage.prefetches.prefetch(key) if storage.worker.is_attached else None
 
     @verb
     def check_prefetch(self, operation: PrefetchOperation) -> int | None:
@@ -593,18 +565,14 @@ class UnifiedRadixCache:
 
         Raises ReceiptError when the ticket has ended.
         """
-        came_tokens = self._storage_tier.prefetches.check(operation)
-        self.tree.free_dropped()
-        return came_tokens
+        return self._storage_tier.prefetches.check(operation)
 
     @verb
     def abort_prefetch(self, operation: PrefetchOperation) -> None:
         """Nobody waits for this prefetch any more. Raises ReceiptError when its ticket has ended."""
         self._storage_tier.prefetches.abort(operation)
-        self.tree.free_dropped()
 
-    @partial(verb, harmless=Exception)
-    @_timed
+    @verb(waits=True, harmless=Exception)
     def attach_storage(self) -> bool:
         """Open the backend, on all ranks or on none; False when there is one, also an abandoned one in a call.
 
@@ -616,8 +584,7 @@ class UnifiedRadixCache:
         self._agreement.together(storage.attach, lambda _: storage.detach(), "attach")
         return True
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def detach_storage(self) -> bool:
         """Close the backend; False while anything is under way, or when there is none."""
         storage = self._storage_tier
@@ -627,8 +594,7 @@ class UnifiedRadixCache:
         storage.writer.forget()
         return True
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def clear_storage(self) -> bool:
         """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
         storage = self._storage_tier
@@ -647,8 +613,7 @@ class UnifiedRadixCache:
             return False
         return self.host is None or not self.host.controller.under_way()
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def step(self) -> None:
         """Take over what has ended on every rank, and start what waits. All of it is one agreement of the ranks."""
         host, storage = self.host, self.storage
@@ -663,6 +628,7 @@ class UnifiedRadixCache:
         host.backups.start_due()
         for kind in host.controller.queues:
             host.controller.start(kind)
+        # What the prefetches below take must be free by now.
         self.tree.free_dropped()
         if storage is None:
             return
@@ -676,10 +642,8 @@ class UnifiedRadixCache:
         storage.writer.start_due()
         storage.writes.start()
         storage.reads.start()
-        self.tree.free_dropped()
 
-    @verb
-    @_timed
+    @verb(waits=True)
     def drain(self) -> None:
         """Step until nothing is under way, waiting for what runs."""
         self.step()
@@ -687,7 +651,7 @@ class UnifiedRadixCache:
             self._wait()
             self.step()
 
-    @_timed
+    @timed
     def reset(self) -> None:
         """Free all that the tree has, on device and host. Receipts and tickets are refused from now on.
 
@@ -703,9 +667,8 @@ class UnifiedRadixCache:
             self.tree.clear()
             if self.storage is not None:
                 self.storage.quarantine.keep_dropped()
-            self.tree.free_dropped()
 
-    @_timed
+    @timed
     def close(self) -> None:
         """End what is under way, and give back threads, files and pinned memory, also if a part of it raises.
 

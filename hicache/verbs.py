@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from threading import Lock, get_ident
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, overload
 
+from hicache.clock import Clock
 from hicache.errors import ClosedError, HiCacheError, InterruptedVerbError, OverlapError
+from hicache.metrics import Liveness
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -20,12 +22,14 @@ class Turn:
     A verb that ends with an error of hicache has changed nothing, or has changed all that it says. Any other exception,
     such as KeyboardInterrupt, may come in the middle of a change: then every verb is refused until `taken` ends.
     `thread`: who is in a verb. `verb`: the one that is under way, or was the last. `is_closed`: no
-    verb begins any more.
+    verb begins any more. `at_end`: called at the end of every verb, also of one in another verb or with an error of
+    hicache; not after an interruption.
     """
 
-    __slots__ = ("_lock", "acquire", "is_closed", "release", "thread", "verb")
+    __slots__ = ("_lock", "acquire", "at_end", "is_closed", "release", "thread", "verb")
 
     def __init__(self) -> None:
+        self.at_end: Callable[[], object] = _nothing
         self._lock = Lock()
         self.acquire, self.release = self._lock.acquire, self._lock.release
         self.thread: int | None = None
@@ -61,8 +65,13 @@ class Turn:
             # It may have come when the turn had ended, and before the caller had the result.
             self.acquire(blocking=False)
         if self.thread == get_ident():
-            self.thread = None
-            if isinstance(error, harmless) and not self.is_closed:
+            has_ended = isinstance(error, harmless) and not self.is_closed
+            try:
+                if has_ended:
+                    self.at_end()
+            finally:
+                self.thread = None
+            if has_ended:
                 self.release()
 
     @contextmanager
@@ -78,6 +87,8 @@ class Turn:
                 raise self.refusal(verb)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
             self.thread, self.verb = get_ident(), verb
             yield was_interrupted
+            if not self.is_closed:
+                self.at_end()
             self.thread = None
             if not self.is_closed:
                 self.release()
@@ -89,6 +100,10 @@ class Turn:
             raise
 
 
+def _nothing() -> None:
+    """A verb has ended."""
+
+
 class HasTurn(Protocol):
     """What verbs are of."""
 
@@ -97,25 +112,65 @@ class HasTurn(Protocol):
         """Whose turn it is."""
 
 
-def verb(call: Method, harmless: type[Exception] = HiCacheError) -> Method:
+class HasLiveness(Protocol):
+    """What verbs that may wait are of."""
+
+    clock: Clock
+    liveness: Liveness
+
+
+def timed(call: Method) -> Method:
+    """Measure a method that may wait: for a copy, for storage or for other ranks."""
+
+    @wraps(call)
+    def measured(self: HasLiveness, *args: Any, **kwargs: Any) -> Any:
+        begin_s = self.clock.now()
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            self.liveness.record(call.__name__, self.clock.now() - begin_s)
+
+    return cast("Method", measured)
+
+
+@overload
+def verb(call: Method, *, waits: bool = ..., harmless: type[Exception] = ...) -> Method: ...
+
+
+@overload
+def verb(*, waits: bool = ..., harmless: type[Exception] = ...) -> Callable[[Method], Method]: ...
+
+
+def verb(
+    call: Method | None = None, *, waits: bool = False, harmless: type[Exception] = HiCacheError
+) -> Method | Callable[[Method], Method]:
     """Let a method of what has a turn run while no other thread is in one. Verbs may call verbs.
 
     It raises OverlapError while another thread is in a verb, and InterruptedVerbError after a verb was interrupted.
-    `harmless`: errors before which the method has undone what it did. A TypeError for arguments that do not fit the
-    signature interrupts nothing.
+    `waits`: it may wait, and is measured. `harmless`: errors before which the method has undone what it did. A
+    TypeError for arguments that do not fit the signature interrupts nothing.
     """
+    if call is None:
+        return partial(verb, waits=waits, harmless=harmless)
+    return _in_turn(timed(call) if waits else call, harmless)
+
+
+def _in_turn(call: Method, harmless: type[Exception]) -> Method:
     name = call.__name__
 
     @wraps(call)
     def in_turn(self: HasTurn, *args: Any, **kwargs: Any) -> Any:
         turn, thread = self.turn, get_ident()
         if turn.thread == thread:
-            return call(self, *args, **kwargs)
+            result = call(self, *args, **kwargs)
+            turn.at_end()
+            return result
         try:
             if not turn.acquire(False):
                 raise turn.refusal(name)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
             turn.thread, turn.verb = thread, name
             result = call(self, *args, **kwargs)
+            turn.at_end()
             turn.thread = None
             turn.release()
             return result  # noqa: TRY300 - until the caller has the result, an interruption loses it

@@ -88,8 +88,8 @@ class Insertion:
 class ComponentTier:
     """What one component has on one tier: the data of its nodes, its eviction queue, its size counters and its locks.
 
-    `evictable_pages`, `protected_pages`: of unlocked and of locked nodes. `dropped_pages`: dropped since the last
-    `free_dropped`, and not freed yet.
+    `evictable_pages`, `protected_pages`: of unlocked and of locked nodes. `dropped`: what the next `free_dropped`
+    frees, always the same list. `dropped_pages`: how many of these pages nodes had.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ComponentTier:
         self._index = component.index
         self._counters = counters
         self._free = free
-        self._dropped: list[Slots] = []
+        self.dropped: list[Slots] = []
         # Both ends belong to nobody, so that a foreign page, clipped to the range, is not owned.
         self._is_owned = np.zeros(capacity_pages + 2, dtype=np.bool_)
         order = component.host_order if self._is_host else component.order()
@@ -143,7 +143,7 @@ class ComponentTier:
         if data.lock_ref:
             raise ValueError(f"{self._component.name}: {node!r} is locked on the {self.tier.value}")
         self._component.report(self.tier, EventKind.REMOVED, node)
-        self._dropped.append(pages if self._is_host else self._component.pages_to_free(node))
+        self.dropped.append(pages if self._is_host else self._component.pages_to_free(node))
         self.dropped_pages += len(pages)
         self.evictable_pages -= len(pages)
         self._is_owned[pages] = False
@@ -164,18 +164,20 @@ class ComponentTier:
     def free_later(self, pages: Slots) -> None:
         """Free pages that no node takes, with the next `free_dropped`. They are not counted in `dropped_pages`."""
         if len(pages):
-            self._dropped.append(pages)
+            self.dropped.append(pages)
 
     def free_dropped(self) -> None:
         """Free all that was dropped, in one call."""
-        if self._dropped:
-            dropped, self._dropped, self.dropped_pages = self._dropped, [], 0
-            self._free(np.concatenate(dropped))
+        if self.dropped:
+            pages = np.concatenate(self.dropped)
+            self.dropped.clear()
+            self.dropped_pages = 0
+            self._free(pages)
 
     def withhold(self, pages: Slots) -> Slots:
         """Of what was dropped, do not free these pages. Returns those of them that were dropped."""
-        dropped = np.concatenate([NO_SLOTS, *self._dropped])
-        self._dropped = [np.setdiff1d(dropped, pages)]
+        dropped = np.concatenate([NO_SLOTS, *self.dropped])
+        self.dropped[:] = [np.setdiff1d(dropped, pages)]
         return np.intersect1d(dropped, pages)
 
     def reserve(self, pages: Slots) -> None:

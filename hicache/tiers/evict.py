@@ -9,7 +9,6 @@ from typing import Protocol
 
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree
-from hicache.errors import RankError
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
 from hicache.tree.node import FULL, Node
@@ -136,10 +135,6 @@ class _WriteBackEviction:
         try:
             while self._target.device.dropped_pages < self._pages and self._round():
                 pass
-        except RankError:
-            # The verb ends here, so nobody else frees what was dropped.
-            self._tree.free_dropped()
-            raise
         finally:
             # Also when another rank failed: what was not evicted stays a candidate.
             for node in self._refused.values():
