@@ -144,7 +144,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     # Pools.
 
     def free(self, slots: Slots) -> None:
-        self.pools.allocator.free(as_tensor(slots))
+        self.pools.free(slots)
 
     def partners(self, slots: Slots) -> Slots:
         return self.pools.partners(slots)
@@ -251,7 +251,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
         self.found.clear()
         if self.config.host is not None:
             self.reset_host()
-        self.pools.allocator.free(as_tensor(held[FULL]))
+        self.pools.free(held[FULL])
         if MAMBA in held:
             self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
 

@@ -76,6 +76,15 @@ class SglangPools:
         self.allocator.set_full_to_swa_mapping(taken, partners)
         return np.array(taken.numpy())
 
+    def free(self, slots: Slots) -> None:
+        """Free slots, with their SWA partners where they have them."""
+        # SGLang 0.5.23 has `free_full` for slots without a partner: `free` would free the padding slot for each.
+        if SWA in self.config.components and hasattr(self.allocator, "free_full"):
+            is_paired = self.partners(slots) > 0
+            self.allocator.free_full(as_tensor(slots[~is_paired]))
+            slots = slots[is_paired]
+        self.allocator.free(as_tensor(slots))
+
     def partners(self, slots: Slots) -> Slots:
         """The SWA slot of each FULL slot, or 0."""
         return np.array(self.allocator.translate_loc_from_full_to_swa(as_tensor(slots)).numpy(), dtype=np.int64)
