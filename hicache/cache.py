@@ -49,6 +49,7 @@ from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
 from hicache.storage.keys import StorageKeys, warn_of_no_fingerprint
 from hicache.tiers.backup import BackupManager
+from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation, PrefetchStopPolicy
@@ -56,8 +57,7 @@ from hicache.tiers.quarantine import Quarantine
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
 from hicache.tiers.storage_tier import StorageTier
 from hicache.tiers.store import StorageWriter
-from hicache.tiers.transfer import Transfer
-from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
+from hicache.transfer.queue import TransferQueue, complete_together
 from hicache.tree.drawing import draw_tree
 from hicache.tree.node import FULL, Node
 from hicache.types import (
@@ -88,7 +88,7 @@ class HostTier:
 
     pools: HostPools
     order: LayerOrder
-    controller: HybridCacheController[Transfer]
+    controller: HybridCacheController
     evictor: HostEvictor
     backups: BackupManager
     load_backs: LoadBackManager
@@ -146,7 +146,7 @@ def _open_host(
     pools, runtime = kept.pools, kept.runtime
     order = layer_order({name: one.spec for name, one in pools.buffers.items()})
     copier = PoolCopier(pools, host_pools, order, copy_method(kept.config.io_backend, pools.device))
-    controller = HybridCacheController[Transfer](lambda kind: runtime.open_copies(kind, copier))
+    controller = HybridCacheController(lambda kind: runtime.open_copies(kind, copier))
     opened.callback(controller.close)
     evictor = HostEvictor(tree, host_pools)
     backups = BackupManager(tree, host_pools, evictor, controller, kept.agreement)

@@ -9,10 +9,11 @@ from hicache.components.component_tree import ComponentTree, LockReceipt
 from hicache.config import WritePolicy
 from hicache.parallel.agree import Agreement
 from hicache.pools.host import HostPools
+from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import HostEvictor
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.job import Move
-from hicache.transfer.queue import HybridCacheController, complete_together
+from hicache.transfer.queue import complete_together
 from hicache.tree.node import FULL, Node
 from hicache.types import Tier, TransferKind, TransferPhase
 
@@ -32,7 +33,7 @@ class BackupManager:
         tree: ComponentTree,
         pools: HostPools,
         evictor: HostEvictor,
-        controller: HybridCacheController[Transfer],
+        controller: HybridCacheController,
         agreement: Agreement,
     ) -> None:
         self.listeners: list[Callable[[Node], None]] = []

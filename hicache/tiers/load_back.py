@@ -10,10 +10,10 @@ from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
 from hicache.errors import ReceiptError
 from hicache.pools.device import DevicePools
+from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import DeviceEvictor
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.job import Move
-from hicache.transfer.queue import HybridCacheController
 from hicache.tree.node import FULL, Node
 from hicache.types import NO_SLOTS, Component, Slots, Tier, TransferKind, TransferPhase
 
@@ -117,7 +117,7 @@ class LoadBackManager:
         tree: ComponentTree,
         pools: DevicePools,
         evictor: DeviceEvictor,
-        controller: HybridCacheController[Transfer],
+        controller: HybridCacheController,
     ) -> None:
         self._tree = tree
         self._pools = pools

@@ -1,15 +1,12 @@
-"""TransferQueue: jobs that wait, run or have ended; HybridCacheController: the queues of backups and load-backs."""
+"""TransferQueue: jobs that wait, run or have ended, on this rank or on every rank."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic
 
 from hicache.transfer.executors import Executor
-from hicache.transfer.job import NOT_STARTED, Answers, CopyJob, JobT, Move, Progress
-from hicache.types import TransferKind, TransferPhase
+from hicache.transfer.job import NOT_STARTED, Answers, JobT, Progress
 
 NOT_DONE = -1
 """In an outcome: a part that was not done."""
@@ -153,119 +150,3 @@ def _unbroken(job: JobT, answers: Sequence[int]) -> Answers:
         if not job.is_whole(part, answer):
             break
     return tuple(found)
-
-
-class Transfer(Protocol):
-    """What the controller knows of a transfer: pages that start and end as one, by component."""
-
-    @property
-    def kind(self) -> TransferKind:
-        """Which way it moves them."""
-
-    @property
-    def moves(self) -> Mapping[str, Move]:
-        """What it moves."""
-
-    phase: TransferPhase
-
-
-TransferT = TypeVar("TransferT", bound=Transfer)
-
-
-class HybridCacheController(Generic[TransferT]):
-    """Backups and load-backs. Transfers wait until `start` merges those of one direction into one job.
-
-    Transfers of one direction end in the order in which they were queued: what was finished early waits for those
-    before. `queues`: by direction, each with an executor of its own. `numbers`: of all jobs of the cache, so that those
-    of storage are in one order with the copies.
-    """
-
-    def __init__(self, open_executor: Callable[[TransferKind], Executor[CopyJob]]) -> None:
-        self.queues = {kind: TransferQueue(open_executor(kind)) for kind in TransferKind}
-        self.numbers = count(1)
-        self._queued: dict[TransferKind, list[TransferT]] = {kind: [] for kind in TransferKind}
-        self._running: dict[TransferKind, deque[tuple[CopyJob, list[TransferT]]]] = {
-            kind: deque() for kind in TransferKind
-        }
-
-    def enqueue(self, transfer: TransferT) -> None:
-        """Let a transfer wait for the next start."""
-        self._queued[transfer.kind].append(transfer)
-
-    def start(self, kind: TransferKind) -> None:
-        """Merge what waits in one direction into a job, and run it."""
-        transfers = self._queued[kind]
-        if not transfers:
-            return
-        self._queued[kind] = []
-        job = CopyJob(next(self.numbers), kind, tuple([transfer.moves for transfer in transfers]))
-        for transfer in transfers:
-            transfer.phase = TransferPhase.RUNNING
-        self._running[kind].append((job, transfers))
-        self.queues[kind].add(job)
-        self.queues[kind].start()
-
-    def take_ended(self, kind: TransferKind) -> Iterator[TransferT]:
-        """The transfers of one direction that have ended, in order, as done or failed. Each is given out once."""
-        running = self._running[kind]
-        while running and (answers := self.queues[kind].take(running[0][0])) is not None:
-            _, transfers = running.popleft()
-            done = sum(map(bool, answers))
-            for place, transfer in enumerate(transfers):
-                transfer.phase = TransferPhase.DONE if place < done else TransferPhase.FAILED
-                yield transfer
-
-    def wait(self, kind: TransferKind) -> None:
-        """Return when all that runs in one direction has ended on this rank."""
-        self.queues[kind].wait()
-
-    def abort(self) -> list[TransferT]:
-        """End everything: what waits never starts, and the result of what runs is dropped. Returns all of them."""
-        aborted: list[TransferT] = []
-        for kind in TransferKind:
-            for job, transfers in self._running[kind]:
-                self.queues[kind].end(job)
-                aborted += transfers
-            self._running[kind].clear()
-            aborted += self._queued[kind]
-            self._queued[kind] = []
-        for transfer in aborted:
-            transfer.phase = TransferPhase.ABORTED
-        return aborted
-
-    def under_way(self) -> list[TransferT]:
-        """The transfers that run or wait."""
-        running = [transfer for jobs in self._running.values() for _, transfers in jobs for transfer in transfers]
-        return running + [transfer for queue in self._queued.values() for transfer in queue]
-
-    def lengths(self, kind: TransferKind) -> tuple[int, int]:
-        """How many transfers of one direction wait for the next start, and how many jobs run. Any thread may ask."""
-        return len(self._queued[kind]), len(self._running[kind])
-
-    def layers_done(self, transfer: TransferT) -> int:
-        """How many layers of the stack have arrived, of a transfer under way."""
-        job = self._job_of(transfer)
-        return 0 if job is None else self.queues[transfer.kind].progress(job).steps
-
-    def wait_layer(self, transfer: TransferT, layer: int) -> bool:
-        """Return when a layer of a running transfer may be read, or it has ended. Whether the layer may be read."""
-        job = self._job_of(transfer)
-        if job is None:
-            return transfer.phase is TransferPhase.DONE
-        return self.queues[transfer.kind].wait_layer(job, layer)
-
-    def close(self) -> None:
-        """End everything, and the executors."""
-        self.abort()
-        self.end()
-
-    def end(self) -> bool:
-        """End the executors. Whether they have stopped."""
-        have_ended = [queue.close() for queue in self.queues.values()]
-        return all(have_ended)
-
-    def _job_of(self, transfer: TransferT) -> CopyJob | None:
-        for job, transfers in self._running[transfer.kind]:
-            if any(transfer is other for other in transfers):
-                return job
-        return None

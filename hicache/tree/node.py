@@ -17,8 +17,8 @@ class NodeShape(NamedTuple):
     has_host: bool
 
 
-class NodeTransfer(Protocol):
-    """A transfer that brings pages to a node."""
+class Splittable(Protocol):
+    """What a node passes on to both parts when it is split: here the transfer that brings its pages."""
 
     def split(self, upper: Node, lower: Node) -> None:
         """The node was split: the transfer brings pages to both parts."""
@@ -39,7 +39,7 @@ class ComponentData:
     def __init__(self) -> None:
         self.value: Slots | None = None
         self.lock_ref = 0
-        self.transfer: NodeTransfer | None = None
+        self.transfer: Splittable | None = None
         self.queue_serial: int | None = None
 
 

@@ -30,12 +30,11 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.order import OtherComponent
 from hicache.testing.mutants.rows import Row
-from hicache.tiers import evict, prefetch, storage_io, store
+from hicache.tiers import controller, evict, prefetch, storage_io, store
 from hicache.tiers.evict import _WriteBackEviction
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import HostInsertion, PrefetchManager, PrefetchOperation
 from hicache.tiers.transfer import Transfer
-from hicache.transfer import queue
 from hicache.transfer.executors import Executor, StepExecutor
 from hicache.transfer.job import CopyJob, CopyWorker, JobT, LayeredCopier
 from hicache.transfer.queue import TransferQueue
@@ -557,7 +556,7 @@ class _EndsAtOnce(TransferQueue[JobT]):
 class CopiesAfterAReset(OtherParts):
     """A reset does not wait for a copy that runs on a thread, whose target it frees."""
 
-    parts = ((queue, "TransferQueue", _EndsAtOnce),)
+    parts = ((controller, "TransferQueue", _EndsAtOnce),)
 
 
 class IgnoresUnknownKeys(ReferenceAdapter):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
 import pytest
 
 from hicache.tests.pools.two_tiers import storage_job
+from hicache.tiers.controller import HybridCacheController
+from hicache.tiers.transfer import Transfer
 from hicache.transfer.job import NOT_STARTED, CopyJob, JobT, Move, Progress, StorageJob
-from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
-from hicache.types import StorageKind, TransferKind, TransferPhase
+from hicache.transfer.queue import TransferQueue, complete_together
+from hicache.tree.node import Node, NodeShape
+from hicache.types import SHARED, StorageKind, TransferKind, TransferPhase
 
 
 class ManualExecutor(Generic[JobT]):
@@ -175,16 +177,7 @@ BACKUP, LOAD = TransferKind.BACKUP, TransferKind.LOAD
 Executors = Mapping[TransferKind, ManualExecutor[CopyJob]]
 
 
-@dataclass(slots=True, eq=False)
-class PageTransfer:
-    """A transfer of one page."""
-
-    kind: TransferKind
-    moves: Mapping[str, Move]
-    phase: TransferPhase
-
-
-Controller = HybridCacheController[PageTransfer]
+Controller = HybridCacheController
 
 
 @pytest.fixture
@@ -199,14 +192,16 @@ def controller(executors: Executors) -> Controller:
     return HybridCacheController(executors.__getitem__)
 
 
-def enqueue(controller: Controller, kind: TransferKind, page: int) -> PageTransfer:
+def enqueue(controller: Controller, kind: TransferKind, page: int) -> Transfer:
     pages = np.array([page], dtype=np.int64)
-    transfer = PageTransfer(kind, {"full": Move(pages, pages)}, TransferPhase.QUEUED)
+    transfer = Transfer.of(
+        kind, Node(None, b"", SHARED, 1, NodeShape(1, has_host=True)), {"full": Move(pages, pages)}, []
+    )
     controller.enqueue(transfer)
     return transfer
 
 
-def taken(controller: Controller, kind: TransferKind) -> list[PageTransfer]:
+def taken(controller: Controller, kind: TransferKind) -> list[Transfer]:
     """The transfers that have ended on a cache of one rank."""
     queue = controller.queues[kind]
     queue.complete(queue.outcomes())

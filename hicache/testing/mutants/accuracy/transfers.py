@@ -21,11 +21,11 @@ from hicache.storage.base import StorageBackend
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.tiers.backup import BackupManager
+from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.storage_io import StorageWorker
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
 from hicache.transfer.job import Copier, CopyJob, CopyWorker, LayeredCopier, Move, PageBatch, Progress, StorageJob
-from hicache.transfer.queue import HybridCacheController, TransferT
 from hicache.tree.node import Node
 from hicache.types import Component, Pool, Slots, TransferKind, TransferPhase
 
@@ -304,20 +304,20 @@ class OneCounter(ReferenceAdapter):
         return self._copies[kind]
 
 
-class _Unasked(HybridCacheController[TransferT]):
+class _Unasked(HybridCacheController):
     kind: ClassVar[TransferKind]
 
-    def take_ended(self, kind: TransferKind) -> Iterator[TransferT]:
+    def take_ended(self, kind: TransferKind) -> Iterator[Transfer]:
         for transfer in super().take_ended(kind):
             transfer.phase = TransferPhase.DONE if kind is self.kind else transfer.phase
             yield transfer
 
 
-class _UnaskedBackups(_Unasked[TransferT]):
+class _UnaskedBackups(_Unasked):
     kind = TransferKind.BACKUP
 
 
-class _UnaskedLoads(_Unasked[TransferT]):
+class _UnaskedLoads(_Unasked):
     kind = TransferKind.LOAD
 
 
