@@ -42,7 +42,7 @@ class Counters:
     from storage. `bytes_staged`: copied once more on that way, for a backend that has not accepted host memory, as of
     the last step. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
     tokens under way. `prefetches_cut`: by the stop policy, before all had come. `storage_errors`: calls of the
-    storage backend that raised, or gave what is no answer, as of the last step. `traffic`: what came of matches,
+    storage backend that raised, or returned an invalid value, as of the last step. `traffic`: what came of matches,
     evictions and prefetches.
     """
 

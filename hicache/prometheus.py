@@ -177,7 +177,7 @@ METRICS = (
         "hicache_storage_errors",
         "counter",
         ("backend", "verb"),
-        "Calls of the storage backend that raised, or gave what is no answer.",
+        "Calls of the storage backend that raised, or returned an invalid value.",
         _storage_errors,
     ),
     Metric(

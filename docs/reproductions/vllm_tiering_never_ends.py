@@ -1,4 +1,4 @@
-"""vLLM 0.33.0's tiering manager lets a request wait for ever, whose chunks evict each other from the tier of the CPU.
+"""In vLLM 0.33.0 a request whose chunks evict each other from the CPU tier waits forever.
 
 It needs vLLM alone, no GPU and no model. Run it with `python docs/reproductions/vllm_tiering_never_ends.py`.
 It prints how many steps a request waits for the connector, and what it can load then.

@@ -112,18 +112,18 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
 
 def _without_tasks(model: str) -> typer.BadParameter:
-    """The usage error of a model that has no tasks of its own."""
+    """The usage error of a model without default tasks."""
     if Path(model).is_dir():
         return typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
-    reason = f"{model} is no folder, and no trained model of this package; for a model of the Hub name --tasks"
+    reason = f"{model} is neither a folder nor a trained model of this package; for a model of the Hub name --tasks"
     return typer.BadParameter(reason, param_hint="--model")
 
 
 def _require_whole_pages(page_size: int, given: Mapping[str, int]) -> None:
-    """Usage error for an option that is no multiple of the page size."""
+    """Usage error for an option that the page size does not divide."""
     for name, tokens in given.items():
         if tokens % page_size:
-            reason = f"{tokens} is no multiple of {page_size}, the page size"
+            reason = f"{tokens} is not a multiple of {page_size}, the page size"
             raise typer.BadParameter(reason, param_hint=name)
 
 
@@ -160,7 +160,7 @@ def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
 
 
 def missing_libraries() -> list[str]:
-    """The libraries that this command needs and that are not installed."""
+    """The missing libraries of this command."""
     return [name for name in LIBRARIES if not find_spec(name)]
 
 

@@ -1,4 +1,4 @@
-"""What every command has: its options are checked before it does anything, and wrong use is one line on stderr."""
+"""The base of all commands: options are checked first, and wrong use prints one line on stderr."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 @contextmanager
 def option(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Make an error of what an option names a usage error. `errors`: further types, beside ConfigurationError."""
+    """Report errors about the value of an option as usage errors. `errors`: types beside ConfigurationError."""
     expected: tuple[type[Exception], ...] = (ConfigurationError, *errors)
     try:
         yield
@@ -88,9 +88,9 @@ def option(name: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def number(value: float | None) -> float | None:
-    """The callback of an option that is no integer. Usage error for a NaN, which is in no range."""
+    """The callback of float options. Usage error for a NaN, which is outside every range."""
     if value is not None and isnan(value):
-        raise typer.BadParameter("nan is no number")
+        raise typer.BadParameter("nan is not a number")
     return value
 
 
@@ -137,7 +137,7 @@ def include_this_folder() -> None:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print the text without secrets and as it is: no markup, no emoji, no line break inside a path or a command."""
+    """Print the text verbatim, without secrets: no markup, no emoji, no line break inside a path or a command."""
     console.print(redacted(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Described: what a command has to know of an adapter before it runs it, read in a process of its own.
+"""Description of an adapter for a command that is about to run it, read in a separate process.
 
 The import of an adapter runs code of the cache under test. It may raise, exit, print or hang.
 """

@@ -1,4 +1,4 @@
-"""`hicache init-adapter`: write a skeleton of an adapter, which runs as it is."""
+"""`hicache init-adapter`: write the skeleton of an adapter, which runs unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def init_adapter_command(
 ) -> None:
     """Write a skeleton of an adapter: the one class that you write to verify a cache.
 
-    The skeleton is a complete adapter over a small cache that stands in for yours, and passes the suites as it is.
+    The skeleton is a complete adapter over a small cache that stands in for yours, and passes the suites unchanged.
     Comments mark where calls to your cache go, and list which capability to declare next. The option --cache adds
     the import of your cache.
 
@@ -89,7 +89,7 @@ def _require_free(path: Path) -> None:
 def _require_name(name: str, template: str) -> None:
     """Usage error unless the class can have this name."""
     if not _is_name(name):
-        raise typer.BadParameter(f"{name!r} is no name of a class", param_hint="--name")
+        raise typer.BadParameter(f"{name!r} is not a valid class name", param_hint="--name")
     if name != CLASS and re.search(rf"\b{name}\b", template):
         raise typer.BadParameter(f"the skeleton uses {name} for something else", param_hint="--name")
 
@@ -128,7 +128,7 @@ def _with_import(text: str, stand_in: str, module: str, name: str) -> str:
 def _show_next(path: Path, name: str) -> None:
     """Print the commands that run the skeleton from its folder."""
     console, adapter = Console(emoji=False), f"{path.stem}:{name}"
-    say(console, f"wrote {path}. It runs as it is:\n")
+    say(console, f"wrote {path}. It runs unchanged:\n")
     if path.absolute().parent != Path.cwd():
         say(console, f"  cd {shlex.quote(str(path.parent))}")
     say(console, f"  python -m pytest --pyargs hicache.suites.conformance --hicache-adapter {adapter} -q")

@@ -21,9 +21,9 @@ def known_failures_command(
 ) -> None:
     """Write a list of known failures from a run, an entry for each cause.
 
-    An entry names a clause if each test of the clause failed, and tests otherwise. What is known already, is flaky,
-    ended its process, or is no test, such as the process of a stage, is not listed. Write the reason into each entry:
-    a list with an empty reason is refused.
+    An entry names a clause if each test of the clause failed, and tests otherwise. It lists no failure that is known
+    already or flaky, that ended its process, or that belongs to no test, such as the process of a stage. Write a reason
+    into each entry: a list with an empty reason is refused.
 
     Exit code:
 

@@ -66,7 +66,7 @@ def serve_metadata_command(
     """
     for one in name or ():
         if not one or set(one) & set("/ "):
-            raise typer.BadParameter(f"{one!r} is no name of a host", param_hint="--name")
+            raise typer.BadParameter(f"{one!r} is not a host name", param_hint="--name")
     with option("--token-file"):
         token = read_token(token_file)
     with option("--file", OSError):

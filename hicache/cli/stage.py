@@ -280,7 +280,7 @@ def follow(
     """
     with ExitStack() as stack:
         stack.enter_context(terminable())
-        # A process that left the group may still write into the folder; that it cannot be removed is no failure.
+        # A process that left the group may still write into the folder; ignore a folder that cannot be removed.
         temporary = stack.enter_context(TemporaryDirectory(prefix="hicache-", ignore_cleanup_errors=True))
         copy = stack.enter_context(log.open("w", encoding="utf-8"))
         process = stack.enter_context(closing(WatchedProcess(command, temporary)))
@@ -317,7 +317,7 @@ def ended(code: int) -> str:
 
 
 def _end(process: WatchedProcess, copy: TextIO) -> None:
-    """Let a process end with what it has, and log what it says."""
+    """Ask a process to end with its partial results, and log its output."""
     with suppress(TimeoutError):
         copy.writelines(map(redacted, bounded(process.interrupted(), _MAX_OUTPUT)))
 
@@ -373,7 +373,7 @@ class WatchedProcess:
             if interrupt.is_set():
                 raise KeyboardInterrupt
             if perf_counter() - begin > limit_s:
-                # What has written its run is at its end.
+                # A process that has written its run must end.
                 is_ending = self._process.poll() is not None or run_file.exists()
                 if not is_ending:
                     raise StageTimeoutError(f"took longer than {limit_s:g} s, the limit of --timeout")

@@ -42,7 +42,7 @@ AT_ONCE = 2
 
 FULL_HELP = "Run all configurations and more examples, and the accuracy suite."
 KNOWN_HELP = "TOML file that lists expected failures."
-BASELINE_HELP = "The run.json of an earlier run, or its report folder: what failed there is told, and does not count."
+BASELINE_HELP = "The run.json of an earlier run, or its report folder: its failures are reported, but do not count."
 REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given several times."
 ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
 KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
@@ -82,7 +82,7 @@ class Expected:
     baseline: Baseline | None = None
 
     def remarks(self, executions: Sequence[Execution]) -> list[str]:
-        """What a run says of it."""
+        """The remarks on a run."""
         from hicache.testing.plugin.known_failures import narrower
 
         told = list(narrower(self.known, executions))

@@ -312,7 +312,7 @@ class SteppedVerbs(_Verbs):
     def advance(self, ticket: Handle) -> None:
         """Do one more unit: copy a layer of a transfer, or let storage do a batch of a request.
 
-        After the last unit it has ended. A request that was told to stop ends after this batch.
+        After the last unit it has ended. A request with a stop signal ends after this batch.
         """
         self._lacks("advance")
 

@@ -18,7 +18,7 @@ class BlockModel:
     """Which prefixes are cached, by component. It has no blocks, no references and no order.
 
     A block counts with its whole prefix: FULL and SWA have the data of the block's own tokens, MAMBA has the state
-    after the prefix. A chunk counts as a block of FULL, on whichever tier it is.
+    after the prefix. A chunk counts as a block of FULL, on any tier.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -51,7 +51,7 @@ class BlockModel:
             self._permitted.update((component, key.namespace, data[: end * TOKEN_BYTES]) for end in ends)
 
     def sync(self, snapshot: BlockSnapshot) -> None:
-        """Take over the contents of a cache. Raises InvariantError when it has a prefix that nobody computed."""
+        """Take over the contents of a cache. Raises InvariantError when it has a prefix that no request computed."""
         now = _content(snapshot)
         for component, namespace, prefix in now - self.cached - self._permitted:
             tokens = len(prefix) // TOKEN_BYTES

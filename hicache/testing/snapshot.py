@@ -70,7 +70,7 @@ class HostView:
     """The host tier.
 
     `nodes`: one for each node of the snapshot, in the same order. `pools`: by component. `kept`: by component, device
-    slots of finished loads that the tree did not take, because it has other slots for the same tokens by now. They are
+    slots of finished loads that the tree did not take, because it now has other slots for the same tokens. They are
     kept for their readers until the loads are claimed or abandoned.
     """
 

@@ -30,7 +30,7 @@ PAGES = 12
 class BlockCacheAdapter(CacheAdapter):
     """Hybrids of FULL, SWA and MAMBA on one pool of blocks, in several geometries.
 
-    Slot = block * slots of a block + offset in the block. The bytes of a block belong to whichever component has it.
+    Slot = block * slots of a block + offset in the block. The component that has a block owns its bytes.
     """
 
     interface = 2

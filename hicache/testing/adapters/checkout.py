@@ -21,7 +21,7 @@ def checkout(variable: str, package: str) -> Path | None:
         return None
     path = Path(named).expanduser() / package
     if not path.is_dir():
-        raise ImportError(f"{variable}={named} is no checkout of the engine: it has no folder {package}")
+        raise ImportError(f"{variable}={named} is not a checkout of the engine: it has no folder {package}")
     return path
 
 

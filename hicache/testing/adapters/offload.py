@@ -83,7 +83,7 @@ class DeviceBlocks:
 
 
 class StoredObjects:
-    """The storage tier of the cache: a scripted store, which tests damage. A damaged object is given as it is."""
+    """The storage tier of the cache: a scripted store, which tests damage. It returns a damaged object unchanged."""
 
     def __init__(self, store: Store, scope: str) -> None:
         self._store = store

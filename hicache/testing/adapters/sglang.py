@@ -584,7 +584,7 @@ class Sglang0518(Sglang0517):
 
 
 class Sglang0519(Sglang0518):
-    """SGLang 0.5.19: a prefetch is told its namespace, and its thread frees what it was given."""
+    """SGLang 0.5.19: a prefetch gets its namespace, and its thread frees the slots that it got."""
 
     version = "0.5.19"
 

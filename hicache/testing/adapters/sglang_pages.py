@@ -24,8 +24,8 @@ OPENED = (__name__, GATED)
 class GatedPages(sglang.HostPoolPages):
     """Each call passes `gate`. It is like SGLang's own backends, unless `is_like_builtin` is False.
 
-    Names of pages have only what SGLang tells all its backends, and what the backend raises or answers reaches SGLang
-    as it is. So a test finds what is lost where a name lacks the dtype and the layout, where an exception ends a
+    Names of pages have only what SGLang tells all its backends, and exceptions and answers of the backend reach SGLang
+    unchanged. So a test finds what is lost where a name lacks the dtype and the layout, where an exception ends a
     thread, and where an answer is not checked.
     """
 

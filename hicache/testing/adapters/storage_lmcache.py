@@ -173,7 +173,7 @@ class LmcacheRedis(LmcacheStorage):
     """LMCache's client for Redis. Options: `host`, `port`, and the number of `workers`.
 
     `get` first asks which pages are there, as LMCache does before it loads. A load of a page that is not there is never
-    completed, and its connection waits for ever: should the server lose a page in between, `get` raises TimeoutError.
+    completed, and its connection waits forever: should the server lose a page in between, `get` raises TimeoutError.
     """
 
     def _open(self, options: Mapping[str, Any]) -> Any:
@@ -242,7 +242,7 @@ def _read(lines: Any) -> Any:
 
 
 def only_piece(page: Pieces) -> memoryview | None:
-    """The only piece of a page, which goes to the client as it is; a client takes one buffer for each page."""
+    """The only piece of a page, which goes to the client unchanged; a client takes one buffer for each page."""
     return page[0] if len(page) == 1 else None
 
 

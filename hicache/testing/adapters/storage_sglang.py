@@ -4,7 +4,7 @@ A backend gets the calls of SGLang's cache controller: `batch_get` and `batch_se
 `batch_exists_v2` for a prefix over several pools, `clear`. A scope is a model's name. Keys become those of the
 controller: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same page of the pool `indexer` is
 `9f86.indexer`. Each rank in a key has an instance of its own, opened as that rank. A word that is not a rank becomes
-part of the page's name, as `9f86@word`; a key of another form is passed as it is. `batch_set` has one answer for all
+part of the page's name, as `9f86@word`; a key of another form is passed unchanged. `batch_set` has one answer for all
 pages, and so has `set`.
 
 Exceptions of a backend: in release 0.5.13 the controller's threads catch none, and end; so they are raised here. In

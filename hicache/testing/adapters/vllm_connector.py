@@ -6,7 +6,7 @@ Every verb is one step of vLLM's scheduler or several:
 
 - `admit`: `on_new_request`, `get_num_new_matched_tokens`, `allocate_slots`, `update_state_after_alloc`, and a step.
 - `checkpoint`: a step that computes tokens. `extend`: `allocate_slots`, and a step that tells the new blocks.
-- `finish`, `abort`: `request_finished`, and the blocks are freed; the connector hears of it in the next step. A request
+- `finish`, `abort`: `request_finished`, and the blocks are freed; the connector learns it in the next step. A request
   that is loading keeps its blocks until the load has ended.
 - `step`: what the worker reports, by `update_connector_output`, and a step without requests.
 
@@ -14,12 +14,12 @@ The bytes are copied here, where vLLM's worker needs a GPU. A job that the conne
 the step goes on, as in the worker.
 
 - Decoded tokens are stored too, which is an option of vLLM.
-- The blocks of the device are no prefix cache, which is another option: all that is found is on the host.
+- The device has no prefix cache, which is another option of vLLM: all hits are on the host.
 - An admission has blocks for the whole prompt, also while it loads, when vLLM's scheduler takes the rest later.
 - vLLM's scheduler lets a request wait for a chunk that is being stored. No request of the suites waits before it is
   admitted: it takes what comes before this chunk, by the limit that `get_num_new_matched_tokens` has.
 - vLLM's worker reports no failure. Where a test makes a load fail, the request goes on with the tokens before it, as
-  vLLM's scheduler does for connectors that report one. Where a store fails, the manager is told that its chunks failed.
+  vLLM's scheduler does for connectors that report one. Where a store fails, the manager records its chunks as failed.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ConnectorCache(ChunkCache):
 
     @abstractmethod
     def _completed(self, transfer: JobTransfer) -> Any:
-        """What a worker reports of a job that is complete; None of a load that is told by its request alone."""
+        """What a worker reports of a job that is complete; None for a load, which its request alone reports."""
 
     @abstractmethod
     def _fail_store(self, transfer: JobTransfer) -> None:
@@ -459,7 +459,7 @@ def _running(request: Request) -> Running:
 
 
 def block_config(engine: Blocks) -> Any:
-    """The blocks of the device, for vLLM: one group with full attention, and block 0, which vLLM gives to nobody."""
+    """The blocks of the device, for vLLM: one group with full attention, and block 0, which vLLM never allocates."""
     interface = import_from("vllm.v1.kv_cache_interface")
     spec = interface.FullAttentionSpec(block_size=engine.tokens, num_kv_heads=1, head_size=1, dtype=torch.uint8)
     size = (engine.count + 1) * spec.page_size_bytes

@@ -28,7 +28,7 @@ STUBBED = (
     *("vllm.forward_context", "vllm.v1.attention.backend", "vllm.v1.hisparse.runtime"),
     "vllm.distributed.kv_transfer.kv_connector.factory",
 )
-"""Packages and modules that are replaced by stubs: the configuration, inputs that are no text, models, the list of
+"""Packages and modules that are replaced by stubs: the configuration, inputs other than text, models, the list of
 connectors."""
 
 BARE = (

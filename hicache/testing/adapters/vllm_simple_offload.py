@@ -93,7 +93,7 @@ class SimpleOffloadCache(ConnectorCache):
         return kind, number, [block - 1 for block in host], self._device_slots(device)
 
     def _flushed(self, meta: Any) -> Sequence[int]:
-        return ()  # only a preemption flushes, and nobody preempts here
+        return ()  # only a preemption flushes, and none happens here
 
     def _completed(self, transfer: JobTransfer) -> Any:
         is_store = transfer.kind is TransferKind.BACKUP

@@ -40,7 +40,7 @@ class CudaModel:
 
     While it is installed, tensors may be on its devices, and what is done with them is queued on the current stream of
     their device. A pageable copy blocks the caller, as on a GPU. Memory that is freed is overwritten as soon as the
-    allocator could give it to somebody else. Each access is checked against all others, byte by byte: two of the same
+    allocator could give it to another owner. Each access is checked against all others, byte by byte: two of the same
     bytes, one of them a write, that nothing puts in order are a race. The host is one of those who access: by
     operations of torch on pinned memory, and by what a test declares with `host_touches`.
 
@@ -310,7 +310,7 @@ class _Functions(TorchFunctionMode):
         args = tuple([self._numbered(one) for one in args])
         kwargs = {name: self._numbered(one) for name, one in (kwargs or {}).items()}
         if func is torch.Tensor.__setitem__ and isinstance(args[0], DeviceTensor) and isinstance(args[2], int | float):
-            # Torch would make the number a tensor of the device that it sees, which is none.
+            # Torch would make the number a tensor of a real device, and it sees none.
             args = (*args[:2], torch.full((), args[2], dtype=args[0].dtype, device=args[0].device))
         if func is torch.tensor and (kwargs.get("pin_memory") or kwargs.get("device") is not None):
             own = dict(kwargs)

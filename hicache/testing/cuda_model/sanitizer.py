@@ -1,4 +1,4 @@
-"""Sanitizer: the engine of torch's own sanitizer for CUDA, told what a model was asked for, as a second opinion."""
+"""Sanitizer: a second check of a model's operations, by the engine of torch's own sanitizer for CUDA."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Sanitizer:
     """The observer of a model. Afterwards it tells torch's engine all that the host asked for, in that order.
 
     The engine counts whole tensors: by itself it would call two streams that write to different pages of a pool a race.
-    So it is told of bytes as if they were tensors. It knows streams and events, but neither accesses of the host nor
-    the allocator, and of an event that the host has seen only what it is told: that the host waited for it.
+    So it gets ranges of bytes as if they were tensors. It knows streams and events, but neither accesses of the host
+    nor the allocator, and of an event that the host has seen only that the host waited for it.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Sanitizer:
         return {byte: error for first, error in errors.items() for byte in alike[first]}
 
     def _alike(self) -> dict[int, list[int]]:
-        """Bytes that the same launches touch, in the same way: by the first of them, which the engine is told of."""
+        """Bytes that the same launches touch in the same way, by the first of them, which the engine gets."""
         touched: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
         for number, launch in enumerate(self._launches.values()):
             for is_write, bytes_of in ((False, launch.reads), (True, launch.writes)):

@@ -184,7 +184,7 @@ class ModelEvent:
 
 
 class Observer(Protocol):
-    """Is told what the host asks of the machine, as torch's sanitizer is."""
+    """Observes what the host asks of the machine, as torch's sanitizer does."""
 
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
@@ -232,7 +232,7 @@ class Machine:
         return stream
 
     def reuse(self, memory: Touch, device: torch.device, after: Iterable[Mark], poison: Callable[[], object]) -> None:
-        """Freed memory is written by somebody else as soon as some marks are reached."""
+        """Another owner writes freed memory as soon as some marks are reached."""
         stream = ModelStream(self, device, "the memory allocator", dict(self.clock))
         for mark in after:
             stream.wait_mark(mark)
@@ -240,7 +240,7 @@ class Machine:
         self._reuses.append(stream)
 
     def reuse_freed(self) -> None:
-        """Let freed memory be written by somebody else, where nothing needs to be waited for any more."""
+        """Let another owner write freed memory that no pending work uses any more."""
         for stream in self._reuses:
             while stream.step():
                 pass
@@ -317,7 +317,7 @@ class Machine:
             self._observer.told(what, *numbers)
 
     def told_launch(self, stream: ModelStream, access: Access) -> None:
-        """Tell the observer of a launch. What the allocator does is nothing that it is told."""
+        """Report a launch to the observer, which is not notified of the allocator."""
         if self._observer is not None and stream in self.streams:
             self._observer.launched(access)
 

@@ -155,7 +155,7 @@ class Operations:
         shown = source.__cuda_array_interface__
         memory = self._devices.map.find(shown["data"][0])
         if memory is None:
-            raise RuntimeError(f"address {shown['data'][0]} is no memory that a device reaches")
+            raise RuntimeError(f"address {shown['data'][0]} is not memory that a device reaches")
         kind, width = shown["typestr"][1], int(shown["typestr"][2:])
         dtype = {"u1": torch.uint8, "i1": torch.int8, "i2": torch.int16, "i4": torch.int32, "i8": torch.int64}[
             f"{kind}{width}"
@@ -245,7 +245,7 @@ class Operations:
         is_in_place = any(one.alias_info is not None for one in func._schema.returns)
         raw_args, raw_own = _mapped(DeviceTensor, _raw, args), _mapped(DeviceTensor, _raw, own)
         if not is_in_place:
-            # Of which shape the outputs are can be seen from what the memory has now, whatever that is.
+            # The present contents of the memory, even if stale, show the shapes of the outputs.
             shapes = func(*(_first_items(args) if func in INDEXING else raw_args), **raw_own)
             made = [self.empty(one.size(), one.stride(), one.dtype, device) for one in _leaves(shapes)]
         outputs = [one.raw for one in made]

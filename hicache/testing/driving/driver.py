@@ -684,7 +684,7 @@ class Driver:
         self.verb_done()
 
     def restart(self) -> None:
-        """Close the cache, with whatever is in flight, and open another one on the same storage."""
+        """Close the cache, also with transfers in flight, and open another one on the same storage."""
         self.adapter.close()
         self.open(self.open_again())
         self.forget()

@@ -141,7 +141,7 @@ class LockBook:
     def check(self, snapshot: Snapshot) -> None:
         """Raise InvariantError unless each slot has as many locks as owners that protect it (LOCK-2, LOCK-5).
 
-        When several owners locked since the last check, their locks cannot be told apart: nothing is compared until at
+        When several owners locked since the last check, their locks are indistinguishable: nothing is compared until at
         most one of them is left.
         """
         if len(self._unseen) > 1:

@@ -71,7 +71,7 @@ class ScheduledRequest:
 class Scheduler:
     """Runs requests over the verbs of one cache.
 
-    `call`: calls each verb. `loads_may_fail`: a load that fails is no violation, and the request goes on with what is
+    `call`: calls each verb. `loads_may_fail`: a failed load is not a violation, and the request goes on with what is
     on the device. `computed`: requests that are computed and still hold their slots; when slots run short, they are
     released, oldest first.
     """

@@ -89,7 +89,7 @@ class TableContents:
             check_fill(data, digests, 1, layer, Pool.KV, lambda row: f"host slot {slots[row]} of a chunk")
 
     def overwrite(self, slots: Slots) -> None:
-        """Overwrite slots of FULL that nobody reads."""
+        """Overwrite slots of FULL without a reader."""
         self._overwrite(Component.FULL, slots)
 
     def _require_window(self, running: RunningRequest) -> None:

@@ -23,7 +23,7 @@ CHECKED_AFTER_EACH_VERB = frozenset(
         *("MATCH-3", "MATCH-7", "MATCH-8", "POOL-1", "POOL-2", "POOL-4", "POOL-5", "REQ-1", "REQ-3", "REQ-4"),
     }
 )
-"""The clauses that the driver checks after each verb, whatever a test is about."""
+"""The clauses that the driver checks after each verb, in every test."""
 
 
 def check_laws(

@@ -37,7 +37,7 @@ def check_blocks(
 
 
 def held_blocks(tables: Tables, config: CacheConfig) -> Held:
-    """How often each block stands in tables. A block counts once for each table, and slot 0 is no block."""
+    """How often each block stands in tables. A block counts once for each table, and slot 0 does not count."""
     geometry, held = geometry_of(config), Held()
     for table in tables:
         for component in config.components:
@@ -199,7 +199,7 @@ def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) ->
 
 
 def check_growth(before: Mapping[str, Slots], after: Mapping[str, Slots]) -> None:
-    """REQ-4: where duplicates stay, an entry of a table stays as it is, or goes when it is not needed any more."""
+    """REQ-4: where duplicates stay, an entry of a table stays unchanged, or goes when it is not needed any more."""
     for component, slots in before.items():
         if component != Component.MAMBA:
             now = after[component][: len(slots)]

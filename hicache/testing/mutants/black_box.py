@@ -177,7 +177,7 @@ class RadixFreesTheShared(PlainRadixAdapter):
 class _KeepsEvictedLeaves(PlainRadix):
     def remove(self, leaf: Node) -> None:
         super().remove(leaf)
-        assert leaf.parent is not None, "the root is no leaf"
+        assert leaf.parent is not None, "the root is not a leaf"
         if leaf.parent is not self.root:
             leaf.parent.edge, leaf.parent.pages = leaf.parent.edge + leaf.edge, leaf.parent.pages + leaf.pages
 

@@ -233,7 +233,7 @@ class AllocatesBeforeItTakes(BlockCache):
 
 
 class InsistsOnTheHit(BlockCache):
-    """Refuses a request that fits an empty cache, for ever, because it does not fit beside the state of its own hit.
+    """Refuses forever a request that fits an empty cache, because it does not fit beside the state of its own hit.
 
     Seen in BlockCache: nothing else runs, so that no request will free the block which the copy of the state needs.
     """

@@ -54,7 +54,7 @@ class _AnyPlace(ComponentTree):
 
 
 class TakesTheTreesSlots(OtherParts):
-    """Two prompts may share a page, whatever is in it."""
+    """Two prompts may share a page with different contents."""
 
     parts = ((cache, "ComponentTree", _AnyPlace),)
 

@@ -271,7 +271,7 @@ class RemembersWrites(OtherParts):
     """Never writes an object a second time, even after storage has said that it lacks the object.
 
     sglang#36386: a set of the keys that exist saved the question to storage. A prefetch that found a page missing did
-    not remove its key from this set, so the page was neither written again nor found, for ever.
+    not remove its key from this set, so the page was never written again nor found.
     """
 
     parts: ClassVar[Mapping[str, type]] = {"StorageWorker": _RemembersWrites}

@@ -98,7 +98,7 @@ class SkipsAGap(OffloadCache):
 
 
 class ShortReadIsServed(OffloadCache):
-    """Serves an object that is too short, with whatever the buffer had behind it.
+    """Serves an object that is too short, with the old contents of the buffer behind it.
 
     LMCache#207, LMCache#3292: files that were read while they were written, or were cut off, gave wrong answers.
     """
@@ -140,7 +140,7 @@ class TrustsTheDigest(OffloadCache):
 
 
 class UseKeepsTheAge(OffloadCache):
-    """Evicts in the order in which chunks were stored, whatever was used since.
+    """Evicts in the order in which chunks were stored, and ignores later uses.
 
     LMCache#1600: a look-up did not refresh the chunks that it found.
     """

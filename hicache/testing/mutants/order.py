@@ -141,7 +141,7 @@ class _TakesEquals(FullComponent):
 
 
 class UsesLostAmongEquals(OtherComponent):
-    """A use that is no hit does not move a node behind those with as many hits, or of the same priority."""
+    """A use without a hit does not move a node behind those with as many hits, or of the same priority."""
 
     component = _TakesEquals
 

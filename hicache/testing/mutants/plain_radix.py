@@ -94,7 +94,7 @@ class PlainRadix:
 
     def remove(self, leaf: Node) -> None:
         """Remove a leaf, and free its pages."""
-        assert leaf.parent is not None, "the root is no leaf"
+        assert leaf.parent is not None, "the root is not a leaf"
         del leaf.parent.children[leaf.edge[0]]
         self.give(leaf.pages)
 

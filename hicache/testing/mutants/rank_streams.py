@@ -24,7 +24,7 @@ class _OwnEvents(Agreement):
 
 
 class OwnEvents(OtherAgreement, ModelledReference):
-    """A rank takes over the copies whose own event has fired, whatever the others answered.
+    """A rank takes over the copies whose own event has fired, without asking the others.
 
     Streams are as fast as the GPU is idle: on one rank the event of a backup has fired at this step, on another at the
     next one. The first has a node on the host then that the second lacks.

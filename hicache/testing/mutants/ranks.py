@@ -97,7 +97,7 @@ class StagesOnTheirOwn(OtherAgreement):
 
 
 class TensorParallelAlone(OtherAgreement):
-    """All is agreed along tp alone, whatever other axes there are."""
+    """All is agreed along tp alone, and other axes are ignored."""
 
     agreement_type = _TensorParallelAlone
 
@@ -167,7 +167,7 @@ class OwnCapacities(OtherAgreement):
 
 
 class NumbersAnywhere(TorchGroup):
-    """A group that does not say where its numbers are to be: on the CPU, unless somebody changed torch's default."""
+    """A group that does not name the device of its numbers: the CPU, unless torch's default was changed."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

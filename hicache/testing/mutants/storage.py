@@ -47,7 +47,7 @@ def _as_it_is(answer: Any) -> Reading:
 
 
 class AnyNumberIsPages(OtherParts):
-    """What storage answers to the question for a prefix is the number of its pages, whatever it is."""
+    """Any answer of storage to the query for a prefix counts as its number of pages."""
 
     parts = ((cache, "StorageWorker", _AnyNumber),)
 

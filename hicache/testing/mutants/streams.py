@@ -78,8 +78,8 @@ class BackupsDoNotWait(_OneWaits):
     """Lacks `wait_stream` in front of a backup. Loads still wait.
 
     On a GPU the scheduler is ahead of the model: the backup reads pages that a kernel has not written yet. The host has
-    what was in them before, under the key of the new tokens, and whoever loads it answers with garbage. vllm#45704 was
-    seen so: what the scheduler counted as computed was taken for written. sglang#20611 and vllm#31341 are the same.
+    what was in them before, under the key of the new tokens, and a request that loads it answers with garbage. In vllm#45704
+    what the scheduler counted as computed was taken for written. sglang#20611 and vllm#31341 are the same.
     """
 
     waits = TransferKind.LOAD
@@ -140,7 +140,7 @@ MAX_PAGES = 1 << 16
 class ReusedPageNumbers(KernelCopies):
     """Lacks an order between the upload of page numbers and the next use of the pinned memory that they are in.
 
-    An upload that nobody waits for reads its source when the stream comes to it. On a GPU the CPU has written the
+    An upload without a waiter reads its source when the stream comes to it. On a GPU the CPU has written the
     numbers of the host's pages over those of the device's by then, or those of the next job: the kernels gather and
     scatter other pages than meant, of other requests. TensorRT-LLM#15546; LMCache#4830 gives the memory back early.
     """
@@ -236,7 +236,7 @@ class FirstLayerForAll(StreamExecutor):
 class ClosesAtOnce(StreamExecutor):
     """Does not wait for its stream when it is closed.
 
-    After an interruption nobody else waits. On a GPU the host pool is unpinned and unmapped while a backup writes to
+    After an interruption no other code waits. On a GPU the host pool is unpinned and unmapped while a backup writes to
     it, which stops the process or damages what is mapped there next; after a reset a load goes on writing to device
     pages that the new tree has given to others. None is reported.
     """

@@ -94,7 +94,7 @@ class _NoFingerprint(StorageKeys):
 
 
 class ModelsByNameAndShape(OtherParts):
-    """Names a model in storage by its name and its shape alone, whatever its RoPE and its revision."""
+    """Names a model in storage by its name and its shape alone, without its RoPE and its revision."""
 
     parts = ((storage_io, "StorageKeys", _NoFingerprint),)
 
@@ -431,7 +431,7 @@ class _WaitsForNoLayer(StepExecutor[JobT]):
 
 
 class WaitsForNoLayer(ReferenceAdapter):
-    """Its executor lets a reader go on whatever has arrived."""
+    """Its executor lets a reader go on before its data has arrived."""
 
     def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         opened = super()._open_copies(kind, copier)
@@ -446,7 +446,7 @@ class _KeepsNoState(RequestManager):
 
 
 class KeepsNoState(ReferenceAdapter):
-    """Gives a request the cached state at the end of its load-back, whatever it has computed meanwhile."""
+    """Gives a request the cached state at the end of its load-back, over what it has computed meanwhile."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         super().__init__(config, groups)

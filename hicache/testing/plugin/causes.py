@@ -67,7 +67,7 @@ def _causes(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
     if broken:
         return broken[:1]
     if found := getattr(raised, "causes", ()):
-        # Of ranks, whose processes have told them.
+        # The causes that the processes of ranks reported.
         return tuple(found)
     if type(raised).__qualname__ == FAILED_BY_CALL and str(raised).startswith(_TIMEOUT):
         return (TIMED_OUT,)

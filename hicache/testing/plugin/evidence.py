@@ -94,7 +94,7 @@ CALLED = Called()
 
 @cache
 def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
-    """A subclass of the same name that records the calls of verbs. A class that records them is returned as it is."""
+    """A subclass of the same name that records the calls of verbs. A class that does so is returned unchanged."""
     if _RECORDS in vars(adapter):
         return adapter
     methods: dict[str, Any] = {
@@ -199,7 +199,7 @@ def _step(call: Call, handles: Handles) -> Step:
 def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) -> str:
     """A value of a verb in a few words: tokens and slots as ranges, a handle by its number, with its fields at first.
 
-    `around`: the ids of the values that it is a part of. A value inside itself is told by its type.
+    `around`: the ids of the values that it is a part of. A value inside itself is shown by its type.
     """
     if isinstance(value, Key):
         namespace = "" if value.namespace == SHARED else f" in {value.namespace}"

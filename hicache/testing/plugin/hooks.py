@@ -137,7 +137,7 @@ class SuitePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Name the parameters of the suites' tests so that a shell takes the ids as they are."""
+        """Name the parameters of the suites' tests so that a shell takes the ids unquoted."""
         make_ids_plain(metafunc)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -191,7 +191,7 @@ class SuitePlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add a failure's replay command, report all failures of a group, and name an outdated known failure."""
+        """Add a failure's replay command, report all failures of a group, and name an obsolete known failure."""
         tags = read_tags(item.user_properties)
         if tags is not None:
             from hicache.testing.processes import end_if_forked
@@ -347,6 +347,6 @@ def _keep_to_one_thread() -> None:
     if "OMP_NUM_THREADS" in os.environ:
         return
     os.environ["OMP_NUM_THREADS"] = "1"
-    # Torch reads the variable when it is imported, and the collected tests have imported it by now.
+    # Torch reads the variable when it is imported, and the collected tests have already imported it.
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)

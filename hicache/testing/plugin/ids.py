@@ -1,4 +1,4 @@
-"""Ids of tests that a shell takes as they are: letters, digits and `_ . / : , = + % @ -`, in one pair of brackets."""
+"""Ids of tests that a shell takes unquoted: letters, digits and `_ . / : , = + % @ -`, in one pair of brackets."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class KnownFailure:
 def suite_in(test: str) -> str | None:
     """The suite or the stage that the id of a test or a pattern names.
 
-    Empty for a test in a project's own file; None for what is no test, such as the process of a stage.
+    Empty for a test in a project's own file; None for an execution without a test, such as the process of a stage.
     """
     file = test.partition("::")[0]
     folder = file.partition("/")[0]
@@ -87,7 +87,7 @@ def judged(
 ) -> tuple[Outcome, tuple[str, ...], str]:
     """The outcome, the causes and the reason of a run without pytest that passed or failed. `reason`: empty if passed.
 
-    An entry that names the run itself and not a clause is outdated when the run passes.
+    An entry that names the run itself and not a clause is obsolete when the run passes.
     """
     entry = next((one for one in known if one.covers(test, (*clauses, *causes))), None)
     if entry is not None and reason:

@@ -1,7 +1,7 @@
 """The options of the plugin: given on the command line, or in the environment, or in pytest's ini file.
 
 `--hicache-adapter`, `HICACHE_ADAPTER` and `hicache_adapter` are one option. The command line comes before the
-environment, and the environment before the ini file. An empty variable is no value.
+environment, and the environment before the ini file. An empty variable counts as unset.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def register_profiles() -> None:
 def _common() -> settings:
     """What all profiles have.
 
-    A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. Only one
-    failure of a search is shrunk, and no lines are collected to explain it: both would take minutes.
+    A machine opens a cache and reads every byte after each step; slow steps are not a fault of its strategies. Only
+    one failure of a search is shrunk, and no lines are collected to explain it: both would take minutes.
     """
     from hypothesis import HealthCheck, Phase, settings
 

@@ -13,7 +13,7 @@ MAX_REPEATED_S = 10.0
 """A test that took longer is not repeated. Those are the searches of Hypothesis, which repeats an example itself."""
 
 MAX_REPEATED = 3
-"""Tests of one cause that one process repeats. A cause with many tests is no accident."""
+"""Tests of one cause that one process repeats. A cause with many tests is not flaky."""
 
 
 class Repetition:
@@ -58,7 +58,7 @@ def _again(item: pytest.Item, following: pytest.Item | None) -> Sequence[pytest.
 
 
 def _run(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
-    """The reports of setup, call and teardown, which are not yet told to anyone."""
+    """The reports of setup, call and teardown, which are not yet published."""
     runner = item.config.pluginmanager.get_plugin("runner")
     assert runner is not None, "pytest's own plugin runs the tests"
     reports: list[pytest.TestReport] = runner.runtestprotocol(item, log=False, nextitem=following)

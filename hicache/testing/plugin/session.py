@@ -143,7 +143,7 @@ class SuiteSession:
         return {LEFT_THREADS: left_threads(), **identity}
 
     def finish(self, session: pytest.Session) -> None:
-        """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
+        """Decide the result: a run fails when it verified nothing or a known failure is obsolete; write its report."""
         executions = self.journal.executions()
         if session.exitstatus != pytest.ExitCode.INTERRUPTED and (left := self.workers.left_behind()):
             executions = (*executions, failed_workers(self._config, executions, left))
@@ -402,7 +402,7 @@ def _words(name: str, report: pytest.TestReport) -> tuple[str, ...]:
 
 
 def _causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:
-    """The causes of a failed test. What a flaky test found is no cause: the next run may not find it."""
+    """The causes of a failed test. A flaky test has none: the next run may not find it."""
     found = tuple(dict.fromkeys(read_causes(properties)))
     return (FLAKY,) if FLAKY in found else found or (DIED,)
 

@@ -89,9 +89,9 @@ def keyword_problem(keyword: str) -> str:
     try:
         parts = {type(part) for part in ast.walk(ast.parse(words.strip() or "name", mode="eval"))}
     except SyntaxError as error:
-        return f"{keyword!r} is no expression: {error.msg}"
+        return f"{keyword!r} is not an expression: {error.msg}"
     others = parts - {ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load}
-    return f"{keyword!r} is no expression of names with and, or, not and parentheses" if others else ""
+    return f"{keyword!r} is not an expression of names with and, or, not and parentheses" if others else ""
 
 
 @cache

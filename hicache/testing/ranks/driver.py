@@ -66,7 +66,7 @@ class RankDriver(Driver):
 def config_on(config: CacheConfig, world: RankWorld) -> CacheConfig:
     """The configuration that one rank opens: with its topology, its device, and a scripted store of its own.
 
-    A cache whose copies a test or a thread moves is on the CPU, whatever device its collectives are on.
+    A cache whose copies a test or a thread moves is on the CPU, even if its collectives are on another device.
     """
     on_rank = replace(config, topology=world.topology)
     may_be_there = config.host is None or config.host.executor is ExecutorKind.STREAMS

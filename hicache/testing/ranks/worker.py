@@ -73,7 +73,7 @@ def work(rank: int, task: Task) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone: nobody else would end a rank that hangs."""
+    """End this process when its parent process is gone: nothing else would end a rank that hangs."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

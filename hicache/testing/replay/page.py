@@ -36,7 +36,7 @@ def figures(outcome: ReplayOutcome) -> Iterator[Figure]:
     )
     requests = f"{outcome.requests:,}, of which too large: {outcome.too_large:,}"
     yield Figure("requests", requests, "A request is too large when it does not fit an empty cache. It is skipped.")
-    yield Figure("skipped lines", f"{outcome.skipped_lines:,}", "Lines of the trace that are no request.")
+    yield Figure("skipped lines", f"{outcome.skipped_lines:,}", "Lines of the trace without a valid request.")
     yield Figure("input", f"{outcome.input_tokens:,} tokens", "The tokens of all prompts. Rates are shares of these.")
     yield from _hits(outcome)
     evicted = _tokens(outcome.evicted_tokens)
@@ -68,7 +68,7 @@ def _hits(outcome: ReplayOutcome) -> Iterator[Figure]:
     )
     if not outcome.broken and outcome.hit_rate < outcome.lru_hit_rate:
         gap = f"{outcome.lru_hit_rate - outcome.hit_rate:.2%} of the input tokens"
-        reasons = "The LRU counts pages of FULL, and each prompt as cached at once. A gap is no failure. "
+        reasons = "The LRU counts pages of FULL, and each prompt as cached at once. A gap is not a failure. "
         yield Figure("below that LRU", gap, reasons + " ".join(_beside_lru(outcome)))
     yield Figure(
         "offline optimum",

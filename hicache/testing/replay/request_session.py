@@ -74,7 +74,7 @@ class RequestSession:
             self._finish_oldest()
 
     def _started(self, key: Key, admission: Admission) -> RunningRequest:
-        """The request that was admitted. Raises InvariantError for a hit that is no part of the prompt (REQ-4)."""
+        """The request that was admitted. Raises InvariantError for a hit that is not part of the prompt (REQ-4)."""
         cached, most = admission.cached_tokens, aligned_count(key, self._config)
         if not 0 <= cached <= most:
             raise violation("REQ-4", "admit", f"at most {most} cached tokens", cached)

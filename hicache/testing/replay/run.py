@@ -246,7 +246,7 @@ class OpeningError(Exception):
 
 
 def _opened(adapter: type[CacheAdapter], config: CacheConfig) -> CacheAdapter:
-    """A new cache. Raises OpeningError for an error of the cache; that of a configuration is raised as it is."""
+    """A new cache. Raises OpeningError for an error of the cache; a ConfigurationError is raised unchanged."""
     try:
         return adapter(config)
     except ConfigurationError:

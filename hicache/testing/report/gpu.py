@@ -37,7 +37,7 @@ def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause], im
     """The parts that tests ran: on a GPU, or on a model of CUDA. `implementation`: as in the record of the run."""
     run = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     parts = {part for one in run for part in _parts_of(one, clauses)}
-    # An adapter that is opened on a GPU copies on streams, whatever executor a configuration names.
+    # An adapter that is opened on a GPU copies on streams, with any executor of the configuration.
     return parts | ({GpuPart.STREAMS} if is_on_gpu(implementation) and any(_executors(one) for one in run) else set())
 
 

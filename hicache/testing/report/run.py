@@ -40,7 +40,7 @@ NOT_WHOLE = "levels not run whole"
 """The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
 
 NO_PROFILE = "none"
-"""The profile of a storage backend, which is no cache."""
+"""The profile of a run on a storage backend."""
 
 
 @dataclass(frozen=True, slots=True)

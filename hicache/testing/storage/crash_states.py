@@ -172,7 +172,7 @@ class CrashStates:
                 found = read(backend, keys)
                 again = store(backend, BATCH)
                 after = read(backend, BATCH)
-        except Exception as error:  # noqa: BLE001 - a store must open after a crash, whatever it raises is a failure
+        except Exception as error:  # noqa: BLE001 - a store must open after a crash, any exception is a failure
             counts.failures.append(f"{place}: {error!r}")
             return
         counts.kept += sum(one is not None for one in found[len(EARLIER) :])

@@ -231,7 +231,7 @@ def _end(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on loopback that nobody listens on."""
+    """Different ports on loopback without a listener."""
     found: list[int] = []
     while len(found) < count:
         port = secrets.choice(PORTS)

@@ -30,7 +30,7 @@ class ThreadKilledError(BaseException):
 
 
 class Gate:
-    """Holds a call until it is opened. `entered`: set when a call has come. `was_late`: nobody opened it in time."""
+    """Holds a call until it is opened. `entered`: set when a call has come. `was_late`: it was not opened in time."""
 
     def __init__(self) -> None:
         self.entered = Event()

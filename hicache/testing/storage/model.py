@@ -76,11 +76,11 @@ class StorageModel:
         """Record an answer of `has`."""
         held = self.may_hold(key)
         if answer and held == ABSENT:
-            raise violation("STORE-7", f"has of {key}", "False, as it was never stored or was removed", "True")
+            raise violation("STORE-7", f"has({key})", "False, as it was never stored or was removed", "True")
         if answer:
             self._held[key] = held - ABSENT
             return
-        self._must_be_absent(f"has of {key}", held)
+        self._must_be_absent(f"has({key})", held)
         self._held[key] = held if self.forgets else ABSENT
 
     def was_cleared(self, answer: bool) -> None:

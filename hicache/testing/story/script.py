@@ -121,7 +121,7 @@ HOST_ACTS = (
     Act(
         "A prompt is computed and cached",
         "Ann's prompt was computed, and the tree takes over its four pages as one node. With write_through the backup "
-        "to the host starts at once: host pages are allocated, and half of the layers are copied by now. Until all "
+        "to the host starts at once: host pages are allocated, and half of the layers are already copied. Until all "
         "layers are copied, the transfer locks the node on the device.",
         ("HOST-1", "HOST-3"),
         _compute,

@@ -144,7 +144,7 @@ class Stage:
         self.driver.claim(self._loads.pop(who).ticket)
 
     def begin(self, who: str, text: str) -> None:
-        """Start a request: lock what the device has of its prompt, and allocate slots for the rest."""
+        """Start a request: lock the prefix of its prompt on the device, and allocate slots for the rest."""
         key = self._key(text)
         found = self.driver.match(key, chunked=True)
         receipt = self.driver.lock(found.device_anchor)
@@ -191,7 +191,7 @@ class Stage:
         self._go_half_way(StorageKind.STORE)
 
     def prefetch(self, who: str, text: str) -> None:
-        """Start a prefetch for a request. Storage says what it has of the prompt, and reads half of the batches."""
+        """Start a prefetch for a request. Storage reports the length of its prefix, and reads half of the batches."""
         ticket = self.driver.prefetch(self._key(text))
         if ticket is None:
             raise violation("FETCH-1", f"prefetch for {who}", "a ticket: storage may have what the tree lacks", None)

@@ -16,7 +16,7 @@ def _on_all(*texts: str) -> tuple[Claim, ...]:
 
 
 def _claim(text: str, device: str, host: str) -> Claim:
-    """A node that storage has, and nobody locks."""
+    """An unlocked node with data in storage."""
     return Claim(text, device, host, ALL, (), (), is_in_tree=True)
 
 
@@ -88,8 +88,8 @@ STORAGE_ACTS = (
     ),
     Act(
         "A prefetch from storage",
-        "Ann asks her next question. While her request waits for its turn, the cache asks storage what it has of the "
-        "prompt: the first four pages, and the state at their end. Host pages are allocated, and storage reads into "
+        "Ann asks her next question. While her request waits for its turn, the cache asks storage for the longest "
+        "prefix of the prompt: the first four pages, and the state at their end. Host pages are allocated, and storage reads into "
         "them, batch by batch. Nothing has entered the tree yet.",
         ("FETCH-4", "STORE-2"),
         _prefetch,

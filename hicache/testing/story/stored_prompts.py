@@ -1,4 +1,4 @@
-"""StoredPrompts: what storage has of the prompts of the story, whether or not the tree knows of it."""
+"""StoredPrompts: the stored pages of the prompts of the story, whether or not the tree knows of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An adapter by requests: the one class between the suites of hicache and a cache.
 
-It runs as it is, over a small cache of hashed blocks that stands in for yours. Replace the lines after each comment
+It runs unchanged, over a small cache of hashed blocks that stands in for yours. Replace the lines after each comment
 YOUR CACHE by calls to your cache, and run the suites after each change. Then delete the import of hicache's BlockCache.
 
 An adapter only translates. It must not correct the cache: where the cache deviates, the suites have to see it.
@@ -88,7 +88,7 @@ class MyAdapter(CacheAdapter):
     # BYTES       layers, slot_bytes,      the bytes of every cached token, after every verb; language models that
     #             write, read              answer from the cache. With SNAPSHOT and SIZES: the machine that compares the
     #                                      whole cache with a model of it after each step of its random requests
-    # COLLISIONS  colliding()              that two blocks with one hash are told apart
+    # COLLISIONS  colliding()              that two blocks with equal hashes are distinguished
     # RESET       reset()                  what a reset frees, and that nothing from before it has an effect
     # VERBS       allocate, free, match,   prefixes one by one, if the cache lets its caller do that
     #             insert, lock, unlock, evict

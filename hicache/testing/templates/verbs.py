@@ -1,6 +1,6 @@
 """An adapter by verbs: the one class between the suites of hicache and a cache.
 
-It runs as it is, over a small cache that stands in for yours. Replace the lines after each comment YOUR CACHE by
+It runs unchanged, over a small cache that stands in for yours. Replace the lines after each comment YOUR CACHE by
 calls to your cache, and run the suites after each change. Then delete the import of PrefixDictionary.
 
 An adapter only translates. It must not correct the cache: where the cache deviates, the suites have to see it.
@@ -43,7 +43,7 @@ class MyAdapter(CacheAdapter):
         self.cache.give(slots)
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
-        # YOUR CACHE: find the longest cached prefix. `prefix` is the handle: whatever names the node where it ends.
+        # YOUR CACHE: find the longest cached prefix. `prefix` is the handle: your name of the node where it ends.
         prefix, slots = self.cache.find(key.tokens)
         return MatchResult(
             device_indices=slots,
@@ -74,7 +74,7 @@ class MyAdapter(CacheAdapter):
         self.cache.unpin(receipt)
 
     def evict(self, component: str, tokens: int) -> EvictResult:
-        # YOUR CACHE: evict `tokens` slots or more, or all that nobody locks. Return what it really freed.
+        # YOUR CACHE: evict `tokens` slots or more, or all unlocked slots. Return the number that it freed.
         dropped = self.cache.drop(tokens)
         return EvictResult(freed={component: dropped}, victims=dropped, refused=0)
 

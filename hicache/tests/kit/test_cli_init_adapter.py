@@ -134,7 +134,7 @@ REFUSED = {
     "a name that cannot be imported": (("my-adapter.py",), "my-adapter.py: expected the file of a module"),
     "no folder": (("no/adapter.py",), "there is no folder no"),
     "the name of another module": (("json.py",), "there is another module json"),
-    "no name": (("a.py", "--name", "class"), "'class' is no name of a class"),
+    "no name": (("a.py", "--name", "class"), "'class' is not a valid class name"),
     "a name that is taken": (("a.py", "--name", "Key"), "the skeleton uses Key for something else"),
     "a path without a class": (("a.py", "--cache", "there"), "'there' is not of the form package.module:Class"),
     "a cache that is taken": (("a.py", "--cache", "there:Key"), "the skeleton uses Key for something else"),

@@ -172,7 +172,7 @@ OF_REPLAY = (
     Wrong("replay", "--report", FOLDER, "taken", "replay.json"),
 )
 OF_MODELS = (
-    Wrong("accuracy --report out", "--model", UNKNOWN, "./no_such_one", "--model: ./no_such_one is no folder"),
+    Wrong("accuracy --report out", "--model", UNKNOWN, "./no_such_one", "--model: ./no_such_one is neither a folder"),
     Wrong(MODEL, "--tasks", UNKNOWN, "copyng"),
     Wrong(MODEL, "--include-path", MISSING, "no_such_folder"),
     Wrong(MODEL, "--include-path", FOLDER, "file"),

@@ -134,7 +134,7 @@ class HashesOfTokensAlone(_OtherKeys):
 
 
 class FingerprintUnnamed(ReferenceAdapter):
-    """Storage is named after a model whatever its RoPE and its revision."""
+    """Storage is named after a model without its RoPE and its revision."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         names = StorageKeys.of(self.named(config, config.storage)) if config.storage else None
@@ -147,7 +147,7 @@ class FingerprintUnnamed(ReferenceAdapter):
 
 
 class DtypeUnnamed(FingerprintUnnamed):
-    """Storage is named after a model whatever its dtype, which the fingerprint has too."""
+    """Storage is named after a model without its dtype, which the fingerprint has too."""
 
     def named(self, config: CacheConfig, storage: StorageConfig) -> CacheConfig:
         return replace(super().named(config, storage), model=reshaped(config.model, dtype=""))

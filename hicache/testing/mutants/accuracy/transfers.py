@@ -147,7 +147,7 @@ class _WaitsForNoLayer(StepExecutor[CopyJob]):
 
 
 class WaitsForNoLayer(ReferenceAdapter):
-    """Lets a reader go on whatever has arrived."""
+    """Lets a reader go on before its data has arrived."""
 
     def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         self._copies[kind] = _WaitsForNoLayer(CopyWorker(copier))
@@ -212,7 +212,7 @@ class LateBackups(OtherParts):
 
 
 class LateSidecars(OtherParts):
-    """A backup is acknowledged when its keys and values are there, whatever else belongs to it."""
+    """A backup is acknowledged when its keys and values are there, without its other pools."""
 
     parts = ((cache, "PoolCopier", _LateSidecars),)
 
@@ -229,7 +229,7 @@ class _FencedBackups(ThreadExecutor[CopyJob]):
 
 
 class NoFence(ReferenceAdapter):
-    """What a forward writes is in its slots when somebody reads them, or backs them up; a load does not wait for it."""
+    """The writes of a forward are in its slots when they are read or backed up; a load does not wait for it."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         self._queued: list[tuple[str, Slots, int, PageBytes]] = []
@@ -297,7 +297,7 @@ class _OneCounter(StepExecutor[CopyJob]):
 
 
 class OneCounter(ReferenceAdapter):
-    """Whoever waits for a load looks at the count of the one before."""
+    """A reader that waits for a load looks at the count of the previous load."""
 
     def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         self._copies[kind] = _OneCounter(copier)
@@ -370,7 +370,7 @@ class DamageUnseen(OtherParts):
 
 
 class IndexNotAwaited(OtherParts):
-    """A prefix is as long as its keys and values, whatever came of its index."""
+    """A prefix is as long as its keys and values, even without its index."""
 
     parts = ((cache, "StorageWorker", _AnyIndex),)
 

@@ -54,7 +54,7 @@ UNSEEN = (
     ),
     Unseen(
         "TensorRT-LLM#8830",
-        "the source of a load is given to somebody else while its destination is allocated",
+        "the source of a load is given to another owner while its destination is allocated",
         "it takes a host in which nothing but that source can make room",
         "conformance/test_flow_transfers.py::test_a_load_that_evicts_and_backs_up_keeps_its_own_source",
     ),
