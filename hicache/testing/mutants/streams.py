@@ -78,8 +78,9 @@ class BackupsDoNotWait(_OneWaits):
     """Lacks `wait_stream` in front of a backup. Loads still wait.
 
     On a GPU the scheduler is ahead of the model: the backup reads pages that a kernel has not written yet. The host has
-    what was in them before, under the key of the new tokens, and a request that loads it answers with garbage. In vllm#45704
-    what the scheduler counted as computed was taken for written. sglang#20611 and vllm#31341 are the same.
+    what was in them before, under the key of the new tokens, and a request that loads it answers with garbage. In
+    vllm#45704 computed tokens, by the count of the scheduler, were taken for written ones. sglang#20611 and vllm#31341
+    are the same.
     """
 
     waits = TransferKind.LOAD

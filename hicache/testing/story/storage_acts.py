@@ -89,8 +89,8 @@ STORAGE_ACTS = (
     Act(
         "A prefetch from storage",
         "Ann asks her next question. While her request waits for its turn, the cache asks storage for the longest "
-        "prefix of the prompt: the first four pages, and the state at their end. Host pages are allocated, and storage reads into "
-        "them, batch by batch. Nothing has entered the tree yet.",
+        "prefix of the prompt: the first four pages, and the state at their end. Host pages are allocated, and storage "
+        "reads into them, batch by batch. Nothing has entered the tree yet.",
         ("FETCH-4", "STORE-2"),
         _prefetch,
         (*_in_storage(ASKED, host=COMING), *_on_all(COUNT)),
