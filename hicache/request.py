@@ -211,12 +211,20 @@ class RequestManager:
             if rest is None:
                 return None
             taken.pop_all()
-        table = np.concatenate((found.device_indices, came, rest))
-        shared, is_ready = len(found.device_indices), ticket is None
         request = Request(
-            *(tokens, namespace, table, shared, cached, cached, cached, state, receipt, ticket, len(came)),
+            tokens=tokens,
+            namespace=namespace,
+            table=np.concatenate((found.device_indices, came, rest)),
+            shared_tokens=len(found.device_indices),
+            cached_tokens=cached,
+            computed_tokens=cached,
+            window_start=cached,
+            state=state,
+            receipt=receipt,
+            ticket=ticket,
+            loading_tokens=len(came),
             layers_read=0,
-            is_ready=is_ready,
+            is_ready=ticket is None,
         )
         self._running.add(request)
         return request
