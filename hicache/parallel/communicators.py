@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import distributed
 
+from hicache.bounded import in_thread
 from hicache.config import Topology
 from hicache.errors import InvariantError
-from hicache.parallel.bounded import in_thread
 from hicache.parallel.mesh import axis_ranks, world_rank
 
 NCCL_DEADLINES = 4

@@ -13,10 +13,10 @@ import torch
 from torch import distributed
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
+from hicache.bounded import bounded
 from hicache.clock import WallClock
 from hicache.config import Topology
 from hicache.errors import ConfigurationError, RankError
-from hicache.parallel.bounded import bounded
 from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import world_rank, world_size

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from hicache.bounded import call_aside, call_within
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.tiers.prefetch import PrefetchManager
 from hicache.tiers.quarantine import Quarantine
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
 from hicache.tiers.store import StorageWriter
-from hicache.transfer.executors import call_aside, call_within
 from hicache.transfer.job import StorageJob
 from hicache.transfer.queue import TransferQueue
 

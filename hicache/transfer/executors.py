@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 from hicache.clock import Clock, WallClock
 from hicache.transfer.job import NOT_STARTED, JobT, JobT_contra, Progress, Worker
@@ -279,75 +279,3 @@ class ThreadExecutor(Generic[JobT]):
     def _is_late(self) -> bool:
         is_slow = self._begun_s is not None and self._clock.now() - self._begun_s >= self._limit_s
         return is_slow or self._given_up == self._runs_ended
-
-
-T = TypeVar("T")
-
-
-def call_within(limit_s: float, name: str, act: Callable[[], T], late: Callable[[T], object]) -> T:
-    """Call `act` on a thread of its own, and wait for it for at most so many seconds.
-
-    `name`: of the thread. `late`: what becomes of a result that comes later, on that thread. Raises what `act` raises,
-    a RuntimeError for what would end a thread, and TimeoutError, with the name, when it takes longer.
-    """
-    call = _Call(act, late)
-    thread = Thread(target=call.run, name=name, daemon=True)
-    thread.start()
-    if not call.wait(min(limit_s, TIMEOUT_MAX)):
-        raise TimeoutError(f"{name} has not ended within {limit_s:g} s")
-    thread.join()
-    if isinstance(call.error, Exception):
-        raise call.error
-    if call.error is not None:
-        raise RuntimeError(f"{name} ended its thread: {call.error!r}") from call.error
-    return call.results[0]
-
-
-class _Call(Generic[T]):
-    """One call on a thread of its own. `results`: what it gave, if it did. `error`: what it raised."""
-
-    def __init__(self, act: Callable[[], T], late: Callable[[T], object]) -> None:
-        self.results: list[T] = []
-        self.error: BaseException | None = None
-        self._act = act
-        self._late = late
-        self._is_given_up = False
-        self._changed = Condition()
-
-    def run(self) -> None:
-        """Call it. What is raised after nobody waits any more is logged."""
-        try:
-            result = self._act()
-            if not self._told(result, None):
-                self._late(result)
-        except BaseException as error:
-            if not self._told(None, error):
-                LOG.exception("a call that nobody waits for failed")
-
-    def give_up(self) -> None:
-        """Nobody waits for it."""
-        self._is_given_up = True
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return when it has ended, or give it up after so many seconds. Whether it has ended."""
-        with self._changed:
-            has_ended = self._changed.wait_for(lambda: bool(self.results) or self.error is not None, timeout_s)
-            self._is_given_up = not has_ended
-            return has_ended
-
-    def _told(self, result: T | None, error: BaseException | None) -> bool:
-        """Tell who waits; False when nobody does."""
-        with self._changed:
-            if self._is_given_up:
-                return False
-            self.error = error
-            self.results += [] if error is not None else [result]  # type: ignore[list-item]
-            self._changed.notify()
-            return True
-
-
-def call_aside(name: str, act: Callable[[], object]) -> None:
-    """Call `act` on a thread of its own that nobody waits for. What it raises is logged."""
-    call = _Call(act, lambda _: None)
-    call.give_up()
-    Thread(target=call.run, name=name, daemon=True).start()

@@ -14,7 +14,10 @@ SHARED = (
     *("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.config_mapping"),
     *("hicache.fingerprint", "hicache.parallel.group"),
 )
-GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
+GROUND = (
+    *(*SHARED, "hicache.arguments", "hicache.bounded", "hicache.keys", "hicache.clock", "hicache.events"),
+    "hicache.metrics",
+)
 CACHE = ("hicache.cache", "hicache.prometheus", "hicache.request", "hicache.runtime", "hicache.verbs")
 CORE = (
     *GROUND,
@@ -50,7 +53,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
-    **dict.fromkeys(("hicache.parallel", "hicache.parallel.bounded"), (*GROUND,)),
+    "hicache.parallel": (*GROUND,),
     **dict.fromkeys(
         ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", "torch")
     ),
@@ -142,7 +145,7 @@ HANDED_IN = ("time", "threading", "torch.distributed")
 HANDING_IN = (
     "hicache.clock",
     "hicache.verbs",
-    "hicache.parallel.bounded",
+    "hicache.bounded",
     "hicache.parallel.communicators",
     "hicache.parallel.torch_group",
     "hicache.storage",
