@@ -125,7 +125,7 @@ def work_by_verb(tree: SyntheticTree) -> dict[str, list[Mapping[str, int]]]:
     """The work of each call: evict the oldest prompts, match as many new ones, and insert those."""
     cache, scale = tree.cache, tree.scale
     wanted = scale.key_tokens - scale.page_size
-    # The first eviction does work that later ones do not, whatever the size of the tree: it is not counted.
+    # The first eviction does extra work, for a tree of any size: it is not counted.
     cache.evict(FULL, wanted)
     found: dict[str, list[Mapping[str, int]]] = {verb: [] for verb in VERBS}
     for _ in range(BATCH):

@@ -149,7 +149,7 @@ WITH_WINDOW = (
     ResidencyCase(("BH", "BB", "BB"), 3, anchor=3, best=3, hits=(0, 0)),
     ResidencyCase(("BH3", "BB", "BB"), 3, anchor=5, best=5, hits=(0, 0)),
     ResidencyCase(("BB", "H-", "HH", "HH"), 4, anchor=1, best=4, hits=(3, 2)),
-    # An incomplete window is no match: the deepest node on a tier is not the best match.
+    # An incomplete window is not a match: the deepest node on a tier is not the best match.
     ResidencyCase(("BB", "B-", "HH"), 3, anchor=1, best=1, hits=(0, 0)),
     ResidencyCase(("BB", "H-", "HH"), 3, anchor=1, best=1, hits=(0, 0)),
     ResidencyCase(("HH", "H-", "HH"), 3, anchor=0, best=1, hits=(1, 1)),
@@ -198,7 +198,7 @@ WITH_BOTH = (
     ResidencyCase(("BBB", "BHH", "BBH"), 3, anchor=1, best=3, hits=(0, 1, 1)),
     ResidencyCase(("BBH", "BBB", "HHH"), 3, anchor=2, best=3, hits=(1, 1, 1)),
     ResidencyCase(("BHH2", "BBB", "BBH", "HHH"), 4, anchor=0, best=5, hits=(1, 1, 1)),
-    # A node that lacks one of the three components is no match.
+    # A node that lacks one of the three components is not a match.
     ResidencyCase(("HHH", "HH-", "H--", "HHH"), 4, anchor=0, best=1, hits=(1, 1, 1)),
     ResidencyCase(("BHH", "D--", "DDD"), 3, anchor=0, best=1, hits=(0, 1, 1)),
     ResidencyCase(("BBB", "BH-", "BB-", "HHH"), 3, anchor=1, best=1, hits=(0, 0, 0)),

@@ -285,9 +285,9 @@ def fill_device(driver: Driver, first_page: int) -> Slots:
 
 @contextmanager
 def leave_only(driver: Driver, component: str, count: int) -> Iterator[None]:
-    """While the block runs only so many pages or states of a component can be had, and of the others what is left.
+    """Limit the free pages or states of a component to `count` while the block runs.
 
-    Everything evictable is evicted first.
+    Everything evictable is evicted first. The other components keep what is left.
     """
     held, states = NO_SLOTS, list[int]()
     if component == MAMBA:

@@ -217,7 +217,7 @@ def test_write_back_backs_up_only_the_victims(driver: Driver) -> None:
 def test_an_allocation_that_evicts_writes_back(driver: Driver) -> None:
     put(driver, [1])
     slots = driver.allocate(min(count for name, count in driver.config.capacity_tokens.items() if name != MAMBA))
-    assert slots is not None, "EVICT-1: nothing is locked, all of the device can be had"
+    assert slots is not None, "EVICT-1: nothing is locked, the whole device can be allocated"
     found = backed_up(driver)
     assert found == {(1,)}, f"HOST-1: all of the device was wanted, so that 1 left it, copied is {found}"
     driver.free(slots)

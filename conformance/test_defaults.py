@@ -288,7 +288,7 @@ def test_a_backend_is_not_given_the_keys_before_by_default(driver: Driver) -> No
     with opened_without(driver, "prefix keys", storage=asking) as cache:
         put_in_storage(cache, PROMPT[:2], PROMPT)
         given = {call.prefix_keys for call in store(cache).calls if call.verb == "set"}
-        assert given == {()}, f"FETCH-9: nobody asked for the keys of the pages before, given were {given}"
+        assert given == {()}, f"FETCH-9: expected no keys of the pages before, which are off by default, got {given}"
 
 
 @clause("FETCH-4", needs=[Capability.CONFIG_FILES], **STORED)

@@ -162,7 +162,7 @@ def test_without_a_free_or_evictable_state_the_answer_is_none(driver: Driver) ->
     before = snapshot_values(driver.snapshot())
     answers = driver.allocate_state(), driver.fork_state(anchors[0]), driver.evict(MAMBA, 1).victims
     assert answers == (None, None, 0), f"EVICT-1: every state is held or locked; allocate, fork, evict gave {answers}"
-    assert snapshot_values(driver.snapshot()) == before, "EVICT-1: a state that cannot be had changed the cache"
+    assert snapshot_values(driver.snapshot()) == before, "EVICT-1: a failed allocation of a state changed the cache"
     for receipt in receipts:
         driver.unlock(receipt)
 
@@ -211,7 +211,7 @@ def test_prompts_that_are_looked_up_are_evicted_in_the_order_of_use(driver: Driv
     order = (2, 3, 1)
     for count in range(1, len(order) + 1):
         driver.evict(FULL, 1)
-        # Looked up in the order of use, which the look-ups therefore leave as it is.
+        # Looked up in the order of use, so that the look-ups do not change it.
         left = [page for page in order if hit_pages(driver, [page])]
         expected = list(order[count:])
         assert left == expected, f"EVICT-2: 1 2 3 were cached and 1 used: evicted {count}, {expected} stay, not {left}"
@@ -422,7 +422,7 @@ def test_an_insert_that_ends_inside_a_node_raises_the_priority_of_its_first_part
     require_order(driver, expected, "caching (1, 2), 3 and 4 with priorities 2, 3 and 4, then 1 with 5")
 
 
-# EVICT-10: SWA and MAMBA go by use, whatever the policy.
+# EVICT-10: SWA and MAMBA go by use, under every policy.
 
 
 @clause("EVICT-10", components=(SWA,), needs=[Capability.SNAPSHOT, Capability.POLICIES], bigram=True)

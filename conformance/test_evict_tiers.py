@@ -435,9 +435,7 @@ def require_refusal(driver: Driver, component: str) -> None:
         )
         small.unlock_host(receipt)
         refused = evict_inner(small, component).refused
-        assert TOMBSTONE not in device_slots(small, component), (
-            f"EVICT-7: there is room by now, {refused} victims stayed"
-        )
+        assert TOMBSTONE not in device_slots(small, component), f"EVICT-7: there is room now, {refused} victims stayed"
         assert TOMBSTONE in host_slots(small, component), f"FLOW-8: {component} left the device for the host"
 
 

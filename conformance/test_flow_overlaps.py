@@ -151,7 +151,7 @@ def test_pages_computed_since_the_match_are_not_loaded(driver: Driver) -> None:
     insert_fresh(driver, LONG)
     there = device_slots(driver, FULL)
     load = driver.adapter.load_back(found.best_match, quota=None)
-    assert load is None, f"FLOW-5: it is on the device by now, and {load} was started"
+    assert load is None, f"FLOW-5: it is already on the device, and {load} was started"
     assert not transfer_views(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
     assert device_slots(driver, FULL) == there, f"FLOW-5: {there} became {device_slots(driver, FULL)}"
 
@@ -167,7 +167,7 @@ def test_a_load_brings_what_left_the_device_since_the_match(driver: Driver) -> N
     evict_all(driver)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is not None, "FLOW-5: more left the device since the match, and all of it is on the host"
-    assert len(load.indices) == 4 * size, f"FLOW-5: the device has none of it by now, {len(load.indices)} tokens come"
+    assert len(load.indices) == 4 * size, f"FLOW-5: expected {4 * size} tokens, got {len(load.indices)}"
     driver.adapter.drain()
     driver.adapter.claim(load.ticket)
     assert tier_hits(driver, LONG) == (4, 0), (

@@ -277,7 +277,7 @@ def test_the_threshold_counts_several_nodes_together(driver: Driver) -> None:
 
 
 def require_loaded_alone(driver: Driver, quota: int | None) -> None:
-    """A load without FULL data is granted, whatever the threshold and the quota."""
+    """A load without FULL data is granted with any threshold and quota."""
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
         for residency in WITHOUT_FULL[driver.config.components]:
             build_residency(two_tiers, residency)
@@ -643,4 +643,4 @@ def test_a_load_keeps_its_window_in_its_own_slots_until_it_is_claimed(driver: Dr
         assert tier_hits(driver, pages) == (2, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, pages)}"
         evict_all(driver)
         left = device_slots(driver, FULL)
-        assert not left, f"HOST-4: nobody reads it: expected an empty device after eviction, got {left.keys()}"
+        assert not left, f"HOST-4: it has no reader: expected an empty device after eviction, got {left.keys()}"

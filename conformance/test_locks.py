@@ -223,7 +223,7 @@ def _sizes(driver: Driver) -> dict[str, tuple[int, int]]:
     return {name: (sizes.evictable, sizes.protected) for name, sizes in driver.adapter.sizes().items()}
 
 
-# LOCK-2, LOCK-3: a release undoes exactly what its lock did, whatever happened in between.
+# LOCK-2, LOCK-3: a release undoes exactly what its lock did, also after other changes.
 
 
 SHORT = (1, 2, 3)

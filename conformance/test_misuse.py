@@ -1,4 +1,4 @@
-"""POOL-9, POOL-10, LOCK-9: what a caller does not have, and what is no number, is refused by every verb."""
+"""POOL-9, POOL-10, LOCK-9: every verb refuses slots and locks that the caller does not have, and invalid numbers."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_pages_are_whole_and_aligned_also_when_the_free_ones_are_scattered(drive
     starts = rest.reshape(-1, page)[:, 0]
     whole = (starts[:, None] + np.arange(page)).reshape(-1)
     assert (starts % page == 0).all(), f"POOL-4: pages start at {starts.tolist()}, not at multiples of {page}"
-    assert np.array_equal(rest, whole), f"POOL-4: {rest.tolist()} are no whole pages of {page}"
+    assert np.array_equal(rest, whole), f"POOL-4: {rest.tolist()} are not whole pages of {page}"
     assert {int(slots[0]) for slots in scattered} <= set(starts.tolist()), "POOL-3: what was given back is used again"
 
 

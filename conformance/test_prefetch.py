@@ -404,7 +404,7 @@ def require_all_counted(driver: Driver, *tickets: Handle) -> None:
     """Each prefetch brought all of the prompt, and holds no slots for it."""
     for ticket in tickets:
         assert prefetched_pages(driver, ticket) == len(PROMPT), (
-            "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
+            "FETCH-4: expected all pages of the prompt to count, from any request or prefetch"
         )
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
@@ -611,7 +611,7 @@ def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Dri
     driver.finish(admission.request)
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT), (
-        "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
+        "FETCH-4: expected all pages of the prompt to count, from any request or prefetch"
     )
     require_all_evictable(driver, "after both have ended")
 

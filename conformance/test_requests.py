@@ -176,7 +176,7 @@ def elements(driver: Driver, pages: int) -> int:
 
 
 def tree_slots(driver: Driver, pages: int) -> list[int]:
-    """The slots that the tree has of the prompt's first pages."""
+    """The cached slots of the prompt's first pages."""
     cached = device_slots(driver, FULL)
     return [slot for count in range(1, pages + 1) for slot in cached[SHORT_PROMPT[:count]]]
 

@@ -1,4 +1,4 @@
-"""Requests alone: what every cache owes its requests, whatever its design. No test calls a verb of the tree.
+"""Requests alone: what a cache of any design owes its requests. No test calls a verb of the tree.
 
 What a test expects is computed from the geometry of the configuration: the unit of hits, windows, the ends at which a
 state is cached, when computed tokens are cached, and what fits. After each verb the driver checks every law, and each
@@ -53,7 +53,7 @@ def compute(driver: Driver, admission: Admission, tokens: int) -> None:
 
 
 def room(driver: Driver) -> int:
-    """The tokens of the longest prompt, known to nobody, that is admitted without an eviction; of 1 block or more."""
+    """The tokens of the longest uncached prompt that is admitted without an eviction; of 1 block or more."""
     geometry, step = driver.geometry, driver.geometry.finest
     free = geometry.in_blocks({name: sizes.free for name, sizes in driver.adapter.sizes().items()})
     limit = driver.config.capacity_tokens[FULL]
@@ -202,7 +202,7 @@ def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) 
             assert found(*pages) == 0, f"SEC-2: all hashes are equal: expected nothing of {pages}, got {found(*pages)}"
         run(driver, [4, 2, 3])
         for prompt in ([1, 2, 3], [4, 2, 3]):
-            # Whatever is found of it, the driver compares the bytes of the hit with those of the prompt.
+            # The driver compares the bytes of any hit with those of the prompt.
             driver.abort(admit(driver, prompt, tail=1).request)
 
 
@@ -323,7 +323,7 @@ def compute_twice(driver: Driver, last: int) -> None:
 @clause("MATCH-1", needs=LOOKING, verbs=False)
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_page_is_found_as_long_as_a_copy_of_it_stays(driver: Driver, last: int) -> None:
-    # The driver compares each look-up with what the cache has, in whichever copy.
+    # The driver compares each look-up with what the cache has, in any copy.
     found = [cached_pages(other, [1, 2]) for other in pressed(driver, lambda other: compute_twice(other, last), [100])]
     expected = expected_pages(driver, 2, [2 * driver.config.page_size], 2 * driver.config.page_size + 1)
     assert found[0] == expected, f"MATCH-1: nothing had to go: expected {expected} pages of (1, 2), got {found}"

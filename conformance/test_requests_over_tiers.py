@@ -39,7 +39,7 @@ def run_others(driver: Driver, count: int, first: int = OTHERS) -> None:
 
 
 def fill_device(driver: Driver, pages: int = 1) -> list[Admission]:
-    """Admit prompts that nobody knows, of so many pages, until one does not fit."""
+    """Admit uncached prompts of so many pages until one does not fit."""
     held: list[Admission] = []
     while True:
         first = OTHERS * 2 + len(held) * pages

@@ -90,7 +90,7 @@ def over_a_script(driver: Driver, *, is_closed: bool = False, **changes: Any) ->
         try:
             yield other, told
         finally:
-            # Before the cache is checked and closed: a cache that waits for ever would do so here.
+            # Before the cache is checked and closed: a cache that waits forever would do so here.
             told.behave()
 
 
@@ -253,7 +253,7 @@ def reach(driver: Driver, is_reached: Callable[[], bool]) -> None:
 
 
 def require_going_on(driver: Driver, verb: str) -> None:
-    """The cache works without storage, and what the backend may still use belongs to nobody else."""
+    """The cache works without storage, and memory that the backend may still use has no other owner."""
     shown = storage_view(driver)
     assert shown.abandoned is not None, f"FLOW-13: {verb} hangs: expected the backend to be shown as abandoned"
     assert not shown.fetches, f"FLOW-13: {verb} hangs: expected no prefetch to hold slots, got {shown.fetches}"

@@ -232,7 +232,7 @@ def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -
         pytest.skip(f"{type(driver.adapter).__name__} has no keys of pairs")
     put_in_storage(driver, PROMPT)
     with storage_variant(driver, bigram=True) as paired:
-        assert prefetch(paired, PROMPT) == 0, "STORE-1: pages of pairs are no pages of tokens"
+        assert prefetch(paired, PROMPT) == 0, "STORE-1: pages of pairs are not pages of tokens"
         put_in_storage_alone(paired, PROMPT[:2])
         assert prefetch(paired, PROMPT[:2]) == 2, "STORE-1: a prompt of pairs must be found again by its pairs"
         paired.load(paired.key(paired.prompt(PROMPT[:2])))
@@ -461,7 +461,7 @@ def test_a_node_is_stored_when_its_backup_is_acknowledged(driver: Driver) -> Non
     )
     complete_job(driver, StorageKind.STORE)
     assert stored_components(driver) == {PAIR: frozenset(driver.config.components)}, (
-        f"FETCH-9: storage has taken all that the host has of {PAIR}, got {stored_components(driver)}"
+        f"FETCH-9: storage has taken all components on the host for {PAIR}, got {stored_components(driver)}"
     )
 
 

@@ -102,7 +102,7 @@ def refusal(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWo
         adapter_type.on_rank(config, world).close()
     except ConfigurationError as error:
         return True, str(error)
-    except Exception as error:  # noqa: BLE001 - whatever a cache raises on the other ranks, it has to name this one
+    except Exception as error:  # noqa: BLE001 - an error of any type on the other ranks has to name this one
         return False, str(error)
     return False, "nothing"
 

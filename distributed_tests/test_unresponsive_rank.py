@@ -113,7 +113,7 @@ def error_of(act: Callable[[], object]) -> tuple[str, float]:
         act()
     except InvariantError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a cache raises, its message has to name the rank
+    except Exception as error:  # noqa: BLE001 - an error of any type has to name the rank
         return str(error), time.monotonic() - begin
     return "nothing", time.monotonic() - begin
 

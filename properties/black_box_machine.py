@@ -143,7 +143,7 @@ class BlackBoxVerbs(BlackBoxMachine):
     @precondition(lambda self: self.held)
     @rule()
     def free(self) -> None:
-        """The caller frees what it computed, and nobody finds it."""
+        """The caller frees what it computed, and no look-up finds it."""
         self._free(self.held.pop())
 
     @rule(first=st.integers(1, 3), second=st.integers(4, 6), pages=st.integers(1, 2), is_shared=st.booleans())
@@ -171,7 +171,7 @@ class BlackBoxVerbs(BlackBoxMachine):
 
     @rule()
     def press(self) -> None:
-        """A caller takes every slot that nobody has, and frees them: nobody finds what was in them."""
+        """A caller takes every free slot, and frees them: no look-up finds what was in them."""
         taken = list(self._all_pages())
         self._look()
         for slots in taken:
@@ -202,7 +202,7 @@ class BlackBoxVerbs(BlackBoxMachine):
         most = min(self.config.capacity_tokens[component] for component in self.logs)
         everything = self._allocate(most)
         if everything is None and not self.departs("EVICT-1"):
-            raise violation("POOL-3", f"allocate({most})", "every slot, as nobody has any", None)
+            raise violation("POOL-3", f"allocate({most})", "every slot, as all are free", None)
         self._look()
 
     # The verbs, each with what is known of its answer.
@@ -407,7 +407,7 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
 
     @rule()
     def press(self) -> None:
-        """A request takes all slots that nobody has, shares nothing with any prompt, and is aborted."""
+        """A request takes all free slots, shares nothing with any prompt, and is aborted."""
         self._press()
         self._look()
 
@@ -473,7 +473,7 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
     # Internal.
 
     def _renewed(self, number: int, before: Slots, computed: int, place: str) -> None:
-        """The table of a request may be another one. What it has after its computed tokens belongs to nobody else."""
+        """The table of a request may be another one. Its slots after the computed tokens have no other owner."""
         after, elements = self._table(number), self.driver.elements(self._upto(number, computed))
         self.log.read(self.keys[number], after[:elements], place)
         rest = after[elements:]
@@ -511,7 +511,7 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
             self._lookup(key)
 
     def _press(self) -> None:
-        """Admit and abort the longest prompt that is admitted, of those that nobody knows."""
+        """Admit and abort the longest uncached prompt that is admitted."""
         first = FIRST_STRANGE_PAGE + len(self.keys)
         for count in range(self._pages, 0, -1):
             number = self.start(self.key([first, *[first + 1] * (count - 1)], 0, SHARED))

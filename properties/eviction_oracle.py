@@ -103,7 +103,7 @@ class SimulatedEviction:
             return False
         if self.component != FULL:
             return True
-        # A node that is nowhere else leaves the tree: nobody may have locked it on the other tier.
+        # A node that is nowhere else leaves the tree: it must be unlocked on the other tier.
         is_elsewhere = self.tier is Tier.DEVICE or FULL in node.held[Tier.DEVICE]
         return self._is_leaf(place) and (is_elsewhere or not node.locked[Tier.DEVICE])
 

@@ -215,7 +215,7 @@ class HostVerbs(TierMachine):
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
 
-    # Load. Each load delivers what its match found, once, whatever happens meanwhile.
+    # Load. Each load delivers what its match found, exactly once.
 
     def load_back(self, place: int, pages: int, quota: int | None, pressure: bool, soon: list[DrawnAction]) -> None:
         """A caller requests a load of a prompt. `pressure`: the device evicts first."""

@@ -162,7 +162,7 @@ class LoadingMachine(TierMachine, RequestVerbs):
     # Internal.
 
     def _compute_early(self, number: int) -> None:
-        """Compute a request while it loads, from all layers of its prefix, if it can read them by now."""
+        """Compute a request while it loads, from all layers of its prefix, if it can already read them."""
         request, pools = self.handles[number], [*self.driver.contents.prefix_pools]
         pools += self.driver.contents.state_pools
         last = {pool: self.adapter.layers(pool) - 1 for pool in pools if self.adapter.layers(pool)}

@@ -124,7 +124,7 @@ class RequestVerbs(CacheMachine):
         return known, admission
 
     def scheduled(self, key: Key) -> None:
-        """Tokens were scheduled: allow that they are cached by now, if the geometry says so."""
+        """Tokens were scheduled: allow that they are already cached, if the geometry says so."""
         if self.blocks is not None and self.driver.geometry.publish is Publish.SCHEDULED:
             self.blocks.permit(key)
 
@@ -240,7 +240,7 @@ class RequestMachine(RequestVerbs):
         for number in reversed(numbers) if is_first_last else numbers:
             self.end(number, is_finished=True)
         self.press(missing)
-        # The driver compares what is found with what is cached, in whichever copy.
+        # The driver compares what is found with what is cached, in any copy.
         self.driver.lookup(key)
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
@@ -299,7 +299,7 @@ class RequestMachine(RequestVerbs):
                 self.order.ended(number)
 
     def give_back(self) -> None:
-        """Also look up every prompt: what is cached is found, whatever else was evicted."""
+        """Also look up every prompt: what is cached is found, also after other evictions."""
         super().give_back()
         for key in self.keys.values():
             self.driver.lookup(key)

@@ -36,7 +36,7 @@ class SlotLog:
     A slot that is handed out may be overwritten: what was written before is lost. A match may return only slots that
     have what was written for these tokens at this position. The cache may have any structure: it may keep less, keep
     duplicates, or keep what was computed and not inserted.
-    `clause`: what a cache breaks that hands out a slot which somebody reads. `met`: counts what the search meets.
+    `clause`: broken by a cache that hands out a slot with a reader. `met`: counts what the search meets.
     """
 
     def __init__(self, config: CacheConfig, clause: str, met: Counter[Met]) -> None:
@@ -51,7 +51,7 @@ class SlotLog:
     # Who has which slots.
 
     def hand_out(self, slots: Slots, place: str, held: Iterable[int] = ()) -> None:
-        """Record slots that a caller received. Raises InvariantError if they are not distinct, or somebody has one.
+        """Record slots that a caller received. Raises InvariantError if they are not distinct, or one has an owner.
 
         `held`: the slots that callers had before.
         """
@@ -59,13 +59,11 @@ class SlotLog:
         owners = dict.fromkeys(held, "which its caller holds")
         for slot in given:
             if slot in owners:
-                raise violation("POOL-2", place, "slots that nobody has", f"slot {slot}, {owners[slot]}")
+                raise violation("POOL-2", place, "slots without an owner", f"slot {slot}, {owners[slot]}")
             owners[slot] = "which it returned twice"
             reader = next((name for name, own in self._readers.items() if slot in own), None)
             if reader is not None:
-                raise violation(
-                    self._clause, place, "no slot that somebody reads", f"slot {slot}, which {reader} reads"
-                )
+                raise violation(self._clause, place, "no slot with a reader", f"slot {slot}, which {reader} reads")
         self._lose(set(given))
 
     def _lose(self, slots: set[int]) -> None:

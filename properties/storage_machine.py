@@ -153,7 +153,7 @@ class StorageMachine(HostVerbs):
 
     @rule(place=PLACE, pages=FIRST_PAGES, pressure=PRESSURE, lost=st.lists(st.integers(0, 5), max_size=2))
     def fetch(self, place: int, pages: int, pressure: bool, lost: list[int]) -> None:
-        """With nothing else under way a prefetch brings what storage has of a prompt. `lost`: objects lost before."""
+        """With nothing else under way a prefetch brings the stored prefix of a prompt. `lost`: objects lost before."""
         self.store.faults = Faults()
         self.drain()
         for one in list(self.prefetches):

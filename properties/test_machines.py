@@ -121,7 +121,7 @@ def test_any_order_of_verbs_from_outside(
     components: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """In any order of verbs nobody gets a slot that somebody reads, or finds what was not inserted, by the answers."""
+    """In any order of verbs the answers give no slot with a reader, and find nothing that was not inserted."""
     record_property(OPERATIONS, _from_outside(BlackBoxVerbs, adapter_type, components))
 
 
@@ -132,7 +132,7 @@ def test_any_mix_of_requests_from_outside(
     components: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """In any order of requests none gets a slot of another one, or a prefix that nobody computed, by the answers."""
+    """In any order of requests the answers give no slot of another request, and no prefix that was never computed."""
     record_property(OPERATIONS, _from_outside(BlackBoxRequests, adapter_type, components))
 
 

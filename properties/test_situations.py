@@ -235,7 +235,7 @@ SEARCH = settings(
     deadline=None,
     phases=[Phase.generate],
 )
-"""One part of a search. Each part has a seed of its own, so that it draws the same examples whatever the profile."""
+"""One part of a search, with its own seed, so that it draws the same examples in every profile."""
 
 PARTS, STORAGE_PARTS = 4, 12
 """The number of parts of a search over two tiers, and over three."""

@@ -35,7 +35,7 @@ class WritePolicyOracle:
         self._has_failed = True
 
     def used(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot) -> None:
-        """Record a use of a prefix: its nodes with enough hits must have been queued for backup by now."""
+        """Record a use of a prefix: its nodes with enough hits must already be queued for backup."""
         due = b""
         for number, node in enumerate(snapshot.nodes):
             end = snapshot.prefix(number)

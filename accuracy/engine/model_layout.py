@@ -232,7 +232,7 @@ COMPRESSING_LAYERS = ("DeepseekV4HCACache", "DeepseekV4CSACache")
 """By name, since they are defined beside their model, which not every release of transformers has."""
 
 PROBE_TOKENS = 2
-DROPPED_STATE = "several tokens at once start from an empty state, whatever the cache holds"
+DROPPED_STATE = "several tokens at once start from an empty state, even with a cached one"
 
 REFUSED: Mapping[str, str] = {
     "jamba": DROPPED_STATE,

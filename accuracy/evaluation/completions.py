@@ -79,7 +79,7 @@ class CompletionsServer:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 try:
                     status, body = 200, json.dumps(answer(asked))
-                except Exception as error:  # noqa: BLE001 - the client is told, and the server goes on
+                except Exception as error:  # noqa: BLE001 - the client gets the error, and the server goes on
                     status, body = 500, repr(error)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body.encode())))

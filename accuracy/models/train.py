@@ -62,7 +62,7 @@ INDEX_RATE = 5e-3
 
 
 def _fitting(recipe: Recipe, stage: Stage, model: Any, attention: Attention) -> Iterator[Step]:
-    """Fit the indexers to what their layers attend to, and leave all other weights as they are."""
+    """Fit the indexers to what their layers attend to, and leave all other weights unchanged."""
     random = np.random.default_rng(recipe.seed + 1)
     optimiser = _optimiser([one for indexer in indexers(model) for one in indexer.parameters()], INDEX_RATE)
     tasks = tuple(stage.lengths)

@@ -36,7 +36,7 @@ def found_page(store: StorageDriver) -> Found:
         pytest.skip(f"no option of {name} is a folder: there is no file to damage")
     found = find_page(store.place.directory, store.bytes_of(DAMAGED, 0))
     if found is None:
-        pytest.skip(f"no file of {name} holds a page as it is: there is nothing to aim at")
+        pytest.skip(f"no file of {name} holds a page verbatim: there is nothing to aim at")
     return found
 
 

@@ -1,4 +1,4 @@
-"""STORE-13: bytes that were written under one name are never served under another, whatever the index says."""
+"""STORE-13: bytes that were written under one name are never served under another, even with a wrong index."""
 
 from __future__ import annotations
 
@@ -109,4 +109,4 @@ def test_an_object_that_took_the_place_of_another_is_a_miss(store: StorageDriver
         )
         store.clear()
     if not exchanged:
-        pytest.skip(f"no file of {store.place.subject.name} holds a name or a page as it is: nothing was exchanged")
+        pytest.skip(f"no file of {store.place.subject.name} holds a name or a page verbatim: nothing was exchanged")

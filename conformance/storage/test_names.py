@@ -38,7 +38,7 @@ def test_scopes_are_separate(place: Place) -> None:
 def test_a_scope_and_the_first_segment_of_a_key_are_separate(place: Place) -> None:
     short, long = StorageDriver(place, scope="a"), StorageDriver(place, scope="a-b")
     short.set(["b/c", "b", "a-b/c"], 0)
-    assert long.has(["c", "b/c", "b"]) == [False] * 3, "STORE-1: scope and key are divided, whatever they hold"
+    assert long.has(["c", "b/c", "b"]) == [False] * 3, "STORE-1: scope and key are divided, with any characters"
     long.set(["c", "b"], 1)
     assert short.get(["b/c", "b", "a-b/c"]) == [True] * 3, "STORE-1: each scope has its own objects"
 
@@ -125,7 +125,7 @@ def test_a_backend_is_opened_by_the_path_of_its_class(place: Place) -> None:
     store.set(page_keys(3))
     again = open_backend(path, store.scope, place.options)
     assert type(again) is found, f"STORE-11: {path} names {found}, got {type(again)}"
-    assert again.has(page_keys(3)) == [True] * 3, "STORE-11: it is the same backend, whatever it was named"
+    assert again.has(page_keys(3)) == [True] * 3, "STORE-11: it is the same backend under each name"
     again.close()
 
 

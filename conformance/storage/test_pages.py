@@ -142,7 +142,7 @@ def test_the_counters_match_the_operations(store: StorageDriver) -> None:
     )
 
 
-# STORE-12: every answer has the type of the interface, whatever it says.
+# STORE-12: every answer has the type of the interface.
 
 
 @clause("STORE-12")

@@ -100,7 +100,7 @@ def over_a_script(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tu
                 yield driver, told
                 driver.check()
             finally:
-                # Before the cache is closed: a cache that waits for ever would do so there.
+                # Before the cache is closed: a cache that waits forever would do so there.
                 told.behave()
 
 

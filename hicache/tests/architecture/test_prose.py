@@ -47,12 +47,24 @@ PHRASES = {
     "told": Phrase(r"(?<!`)\btold\b(?!`)", "the backend is told the dtype", "the backend gets the dtype"),
     "to be had": Phrase(r"\b(is|are|was|were|be) had\b", "memory that cannot be had", "unavailable memory"),
     "the words of a court": Phrase(
-        r"\b(forg[ia]ve[ns]?|excuse[ds]?|outdate[ds]?|hears?|heard)\b", "a rank that is not heard of", "a silent rank"
+        r"\b(forg[ia]ve[ns]?|excuse[ds]?|outdate[ds]?|hears?|heard)\b(?!`)",
+        "a rank that is not heard of",
+        "a silent rank",
     ),
 }
 ANY = re.compile("|".join(f"(?:{phrase.pattern})" for phrase in PHRASES.values()).replace(" ", r"\s+"), re.IGNORECASE)
 
-DONE = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/", ".github/", "hicache/cli/", "hicache/testing/")
+DONE = (
+    "README.md",
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "docs/",
+    ".github/",
+    "hicache/cli/",
+    "hicache/testing/",
+    *(f"{suite}/" for suite in SUITES),
+    "examples/",
+)
 """What has been rewritten: the beginnings of paths."""
 
 
