@@ -50,13 +50,16 @@ class WeakKey:
     """What a cache finds a page by: what is left of its tokens, of its namespace and of the pages before it.
 
     `tokens`: what is left of each page, a row for each. `is_chained`: the pages before it count. `in_one_token`:
-    whether pages of one token are taken for one another.
+    whether pages of one token are taken for one another. `restarts_after`: pages after which the chain begins anew;
+    only its place is left of those before. `named_pages`: pages of a prompt that its namespace counts for. None: all.
     """
 
     tokens: Callable[[Pages], npt.NDArray[Any]] = _all_tokens
     namespace: Callable[[Namespace], object] = lambda namespace: namespace
     is_chained: bool = True
     in_one_token: bool = False
+    restarts_after: int | None = None
+    named_pages: int | None = None
 
     @property
     def is_of_namespaces(self) -> bool:
@@ -65,11 +68,20 @@ class WeakKey:
 
     def names(self, tokens: Tokens, namespace: Namespace, size: int) -> list[bytes]:
         """The name of each whole page of a prompt."""
-        return self.chain(tokens[: len(tokens) // size * size].reshape(-1, size), self.seed(namespace))
+        pages, named = tokens[: len(tokens) // size * size].reshape(-1, size), self.named_pages
+        found = self._restarted(pages, self.seed(namespace))
+        return found if named is None else found[:named] + self._restarted(pages, self.seed(SHARED))[named:]
 
     def seed(self, namespace: Namespace) -> bytes:
         """The name before the first page."""
         return hashlib.sha256(repr(self.namespace(namespace)).encode()).digest()
+
+    def _restarted(self, pages: npt.NDArray[np.int32], seed: bytes) -> list[bytes]:
+        count = self.restarts_after
+        if count is None:
+            return self.chain(pages, seed)
+        starts = range(0, len(pages), count)
+        return [name for at in starts for name in self.chain(pages[at : at + count], seed + at.to_bytes(8, "little"))]
 
     def chain(self, pages: npt.NDArray[np.int32], previous: bytes) -> list[bytes]:
         """The names of pages, each with the name before it, unless pages before a page are ignored."""
@@ -94,12 +106,24 @@ def _polynomial(pages: Pages) -> Pages:
     return value[:, None]
 
 
-def _joined(pages: Pages) -> npt.NDArray[Any]:
-    return np.array([["".join(map(str, page.tolist()))] for page in pages])
+def _in_words(text: Callable[[int], str], between: str, pages: Pages) -> Pages:
+    """A digest of each page as a text, without the tokens of which nothing is written."""
+    texts = (between.join(filter(None, map(text, page.tolist()))) for page in pages)
+    return np.array([[int.from_bytes(hashlib.sha256(one.encode()).digest()[:7], "little")] for one in texts])
 
 
 def _short_digest(page: bytes) -> int:
     return int.from_bytes(hashlib.sha256(page).digest()[:2], "little")
+
+
+def _fields_with(between: str, own: Namespace) -> object:
+    """The fields, with what stands between two of them; and which are absent."""
+    fields = (own.lora, own.salt, own.tenant)
+    return between.join(field or "" for field in fields), [field is None for field in fields]
+
+
+def _as_a_number(salt: str | None) -> str | None:
+    return str(int(salt)) if salt is not None and salt.isdecimal() else salt
 
 
 SOUND = WeakKey()
@@ -119,7 +143,12 @@ WEAK_KEYS: dict[str, WeakKey] = {
     "sum": WeakKey(tokens=lambda pages: pages.sum(axis=1, keepdims=True)),
     "exclusive_or": WeakKey(tokens=lambda pages: np.bitwise_xor.reduce(pages, axis=1, keepdims=True)),
     "polynomial": WeakKey(tokens=_polynomial),
-    "joined_digits": WeakKey(tokens=_joined),
+    "joined_digits": WeakKey(tokens=partial(_in_words, str, "")),
+    "joined_padded_digits": WeakKey(tokens=partial(_in_words, "{:05d}".format, "")),
+    "joined_padded_hexadecimal": WeakKey(tokens=partial(_in_words, "{:04x}".format, "")),
+    "zeros_dropped": WeakKey(tokens=partial(_in_words, lambda token: str(token or ""), " ")),
+    "modulo_50257": WeakKey(tokens=lambda pages: pages % 50_257, in_one_token=True),
+    "modulo_151936": WeakKey(tokens=lambda pages: pages % 151_936, in_one_token=True),
     "crc_16": WeakKey(tokens=partial(_each_page, lambda page: binascii.crc_hqx(page, 0)), in_one_token=True),
     "crc_32": WeakKey(tokens=partial(_each_page, zlib.crc32)),
     "adler_32": WeakKey(tokens=partial(_each_page, zlib.adler32)),
@@ -131,10 +160,21 @@ WEAK_KEYS: dict[str, WeakKey] = {
     "salt_cut_off": WeakKey(namespace=lambda own: replace(own, salt=own.salt and own.salt[:SALT_CHARACTERS])),
     "fields_joined": WeakKey(namespace=lambda own: "".join(filter(None, (own.lora, own.salt, own.tenant)))),
     "fields_with_a_bar": WeakKey(namespace=lambda own: "|".join(map(str, filter(None, (own.lora, own.salt))))),
+    "fields_with_a_colon": WeakKey(namespace=partial(_fields_with, ":")),
+    "fields_with_a_unit_separator": WeakKey(namespace=partial(_fields_with, "\x1f")),
+    "salt_as_a_number": WeakKey(namespace=lambda own: replace(own, salt=_as_a_number(own.salt))),
     "fields_in_any_order": WeakKey(namespace=lambda own: frozenset((own.lora, own.salt, own.tenant))),
     "empty_is_absent": WeakKey(namespace=lambda own: Namespace(own.lora or None, own.salt or None, own.tenant or None)),
 }
 """By name: the three of a report, those with the same effect, and keys of namespaces."""
+
+CHAIN_KEYS: dict[str, WeakKey] = {
+    "restarted_after_3_pages": WeakKey(restarts_after=3),
+    "restarted_after_8_pages": WeakKey(restarts_after=8),
+    "restarted_after_512_pages": WeakKey(restarts_after=512),
+    "named_in_4_pages": WeakKey(named_pages=4),
+}
+"""Keys that lose what is many pages before. A tree compares the pages before a page, so that it loses nothing."""
 
 PAIR_KEYS: dict[str, WeakKey] = {
     "first_of_each_pair": WeakKey(tokens=lambda pages: pages[:, ::2], in_one_token=True),
@@ -297,7 +337,7 @@ DOUBLES: Mapping[str, Double] = {
     "tree_by_verbs": Double((OtherParts,), _VERBS, _other_tree, _CHAINED),
     "tree_by_requests": Double((OtherParts,), _REQUESTS, _other_tree, _CHAINED),
     "tree_of_pairs": Double((OtherParts,), _VERBS | _REQUESTS | {Capability.BIGRAM}, _other_tree, tuple(PAIR_KEYS)),
-    "blocks_by_requests": Double((BlockCacheAdapter,), _TABLES, _OF_BLOCKS, _ALL),
+    "blocks_by_requests": Double((BlockCacheAdapter,), _TABLES, _OF_BLOCKS, (*_ALL, *CHAIN_KEYS)),
     "chunks_by_requests": Double((OffloadCacheAdapter,), _TABLES | {Capability.HOST}, _OF_CHUNKS, _ALL),
     "objects_of_a_tree": Double((OtherCalls,), OtherCalls.capabilities - {Capability.COLLISIONS}, _other_names, _ALL),
     "objects_of_chunks": Double((OffloadCacheAdapter,), _TRUSTING, _OF_OBJECTS, _ALL),
@@ -307,7 +347,7 @@ DOUBLES: Mapping[str, Double] = {
 
 def _weakened(name: str, double: Double, key: str) -> type[CacheAdapter]:
     named = {"__module__": __name__, "__doc__": f"{name} with the key {key}."}
-    attributes = double.weaken((WEAK_KEYS | PAIR_KEYS | {"sound": SOUND})[key])
+    attributes = double.weaken((WEAK_KEYS | CHAIN_KEYS | PAIR_KEYS | {"sound": SOUND})[key])
     return type(f"{name}_{key}", double.bases, {"capabilities": double.capabilities, **attributes, **named})
 
 
