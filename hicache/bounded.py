@@ -72,7 +72,7 @@ def _start(act: Callable[[], T], done: Future[T], name: str, late: Callable[[T],
                 late(result)
         except BaseException as error:
             if done.cancelled() or not done.set_running_or_notify_cancel():
-                LOG.exception("a call that nobody waits for failed")
+                LOG.exception("a call failed after its waiter had given up")
             else:
                 done.set_exception(error)
 

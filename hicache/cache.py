@@ -101,7 +101,7 @@ class HostTier:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a cache has from its opening to its end, whatever becomes of its tree.
+    """Everything that lives as long as the cache; a reset does not replace it.
 
     `worker`: calls the storage backend. Without the tier below, `host_pools` and `worker` are None. `metrics`: exposes
     what the cache does, or None.
@@ -273,7 +273,7 @@ class UnifiedRadixCache:
         """The whole pages of a prompt as this cache's key. None is the namespace of all others.
 
         `tokens`: [n], a list, an array or a tensor in CPU memory, of integers from 0 to 2**31 - 1. KeyFormError names
-        the first that is no such id.
+        the first that is not such an id.
         """
         found = SHARED if namespace is None else namespace
         return RadixKey.of(tokens, found, self.config.page_size, self.config.bigram)
@@ -380,7 +380,7 @@ class UnifiedRadixCache:
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
 
-        Raises ArgumentError when the number is no multiple of the page size.
+        Raises ArgumentError when the page size does not divide the number.
         """
         pages, rest = divmod(require_count("tokens", tokens), self.config.page_size)
         if rest:
@@ -522,7 +522,7 @@ class UnifiedRadixCache:
 
     @verb
     def abandon(self, ticket: LoadBackTicket) -> None:
-        """Nobody waits for this load-back any more. Raises ReceiptError when it was claimed or abandoned before."""
+        """Cancel the ticket of a load-back. Raises ReceiptError when it was claimed or abandoned before."""
         self._host_tier.load_backs.abandon(ticket)
 
     @verb
@@ -555,7 +555,7 @@ class UnifiedRadixCache:
 
     @verb
     def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
-        """Begin to read what storage has of a key, past what the tree has, to the host; None when it is refused."""
+        """Begin to read the stored pages of a key, past those in the tree, to the host; None when it is refused."""
         storage = self._storage_tier
         return storage.prefetches.prefetch(key) if storage.worker.is_attached else None
 
@@ -569,7 +569,7 @@ class UnifiedRadixCache:
 
     @verb
     def abort_prefetch(self, operation: PrefetchOperation) -> None:
-        """Nobody waits for this prefetch any more. Raises ReceiptError when its ticket has ended."""
+        """Cancel the ticket of a prefetch. Raises ReceiptError when its ticket has ended."""
         self._storage_tier.prefetches.abort(operation)
 
     @verb(waits=True, harmless=Exception)
@@ -628,7 +628,7 @@ class UnifiedRadixCache:
         host.backups.start_due()
         for kind in host.controller.queues:
             host.controller.start(kind)
-        # What the prefetches below take must be free by now.
+        # The prefetches below need these slots.
         self.tree.free_dropped()
         if storage is None:
             return
@@ -935,7 +935,7 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
 
 @contextmanager
 def _memory_of(config: CacheConfig) -> Iterator[None]:
-    """Say of memory that cannot be had for how much it was asked."""
+    """Name the requested size of memory that is not available."""
     try:
         yield
     except (MemoryError, OverflowError, NotImplementedError, torch.OutOfMemoryError) as error:

@@ -258,7 +258,7 @@ class ModelShape:
         """
         # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
         kv = (BufferShape("kv", (2, kv_heads, head_dim), dtype, None if is_mla else 1),)
-        # The temporal state is float32 whatever the model's dtype: it accumulates over the whole prompt.
+        # The temporal state is float32 for every dtype of the model: it accumulates over the whole prompt.
         state = (
             BufferShape("conv", (conv_elements,), dtype, 0),
             BufferShape("temporal", (state_elements,), "float32", 0),
@@ -529,7 +529,9 @@ class CacheConfig:
             unit = 1 if component == Component.MAMBA else self.page_size
             if not _is_positive(tokens) or tokens % unit or tokens > MOST:
                 bound = f" up to {MOST}" if _is_positive(tokens) and tokens > MOST else ""
-                raise ConfigurationError(f"{name}[{component!r}]={tokens!r} is no positive multiple of {unit}{bound}")
+                raise ConfigurationError(
+                    f"{name}[{component!r}]={tokens!r} is not a positive multiple of {unit}{bound}"
+                )
 
     def _check_model(self, model: ModelShape) -> None:
         followed = {pool.follows.component for pool in model.pools}
@@ -539,7 +541,7 @@ class CacheConfig:
         for pool in model.pools:
             if self.page_size % pool.tokens_per_entry:
                 raise ConfigurationError(
-                    f"page_size={self.page_size} is no multiple of tokens_per_entry={pool.tokens_per_entry} "
+                    f"page_size={self.page_size} is not a multiple of tokens_per_entry={pool.tokens_per_entry} "
                     f"of pool {pool.name!r}"
                 )
 

@@ -60,7 +60,7 @@ def warn_of_selective_hits() -> None:
 def config_to_mapping(config: CacheConfig) -> dict[str, Any]:
     """What `read_config` reads as an equal configuration: tables, lists and plain values, which any of the formats has.
 
-    Fields that are None are left out, since TOML has no such value. The options of the storage backend are as they
+    Fields that are None are left out, since TOML has no such value. The options of the storage backend are those that
     were given, with their secrets.
     """
     table: dict[str, Any] = _plain(config)

@@ -12,7 +12,7 @@ class ConfigurationError(HiCacheError, ValueError):
 
 
 class ArgumentError(HiCacheError, ValueError):
-    """An argument of a verb that is of another type than the verb takes, or out of its range. Nothing was changed."""
+    """An argument of a verb that has a wrong type or is out of its range. Nothing was changed."""
 
 
 class SlotError(HiCacheError, ValueError):

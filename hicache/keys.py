@@ -54,11 +54,11 @@ class RadixKey:
 
 
 def token_ids(tokens: TokenIds) -> Tokens:
-    """Token ids as int32, [n]. An int32 array is returned as it is.
+    """Token ids as int32, [n]. An int32 array is returned without a copy.
 
     `tokens`: a list or a tuple of integers, or an array of integers of any width, [n]; also one of another library
     that NumPy can read, such as a tensor of torch in CPU memory. Raises KeyFormError, with the position, the value and
-    its type, for an id that is no integer from 0 to 2**31 - 1: no id is cut.
+    its type, for an id other than an integer from 0 to 2**31 - 1: no id is cut.
     """
     if (
         isinstance(tokens, np.ndarray)

@@ -66,7 +66,7 @@ class RequestManager:
 
     @verb
     def prefetch(self, tokens: TokenIds, namespace: Namespace | None = None) -> PrefetchOperation | None:
-        """Begin to read what storage has of a prompt, before its admission; None when there is nothing to wait for."""
+        """Begin to read the stored prefix of a prompt before its admission; None when there is nothing to wait for."""
         key = self._all_but_last(token_ids(tokens), namespace)
         return None if self._cache.storage is None else self._cache.prefetch(key)
 
@@ -80,7 +80,7 @@ class RequestManager:
         """Match, lock, take an own state and slots for the rest; None when they are not available.
 
         `tokens`: [n], as `UnifiedRadixCache.key` takes them; the request keeps a copy. The last token is never taken
-        from the cache: the request needs what is computed for it. Raises KeyFormError for what is no token id.
+        from the cache: the request needs what is computed for it. Raises KeyFormError for an invalid token id.
         """
         self._end_epoch()
         # A copy: the caller may write its next prompt to the same memory.
@@ -132,7 +132,7 @@ class RequestManager:
     def extend(self, request: Request, tokens: TokenIds) -> bool:
         """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit.
 
-        `tokens`: [n], as `UnifiedRadixCache.key` takes them. Raises KeyFormError for what is no token id.
+        `tokens`: [n], as `UnifiedRadixCache.key` takes them. Raises KeyFormError for an invalid token id.
         """
         self._require_ready(request)
         ids = token_ids(tokens)
@@ -150,7 +150,7 @@ class RequestManager:
         """A chunk was computed: insert it into the tree and go on reading from there.
 
         Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when there
-        is no slot for a state of the tree's own.
+        are no free slots for the state in the tree.
         """
         self._require_ready(request)
         computed_tokens = require_count("computed_tokens", computed_tokens)
@@ -191,7 +191,7 @@ class RequestManager:
 
     @verb
     def abort(self, request: Request) -> None:
-        """Free all that is the request's own. What the tree has by now stays there."""
+        """Release the request's own slots and state. What it has inserted stays cached."""
         self._require_running(request)
         self._free_state(request.state)
         self._end(request)
@@ -299,7 +299,7 @@ class RequestManager:
 
     def _require_running(self, request: Request) -> None:
         if not isinstance(request, Request):
-            raise RequestError(f"{request!r} is no request")
+            raise RequestError(f"{request!r} is not a request")
         self._end_epoch()
         if request not in self._running:
             raise RequestError(f"a request of {len(request.tokens)} tokens has ended, or was not admitted here")

@@ -47,7 +47,7 @@ def _spec(config: CacheConfig, pool: PoolShape) -> PoolSpec:
 def _dtype(buffer: BufferShape) -> torch.dtype:
     dtype = getattr(torch, buffer.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise ConfigurationError(f"model dtype {buffer.dtype!r} is no dtype of torch")
+        raise ConfigurationError(f"model dtype {buffer.dtype!r} is not a dtype of torch")
     return dtype
 
 

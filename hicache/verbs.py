@@ -53,7 +53,7 @@ class Turn:
         if other is None:
             return InterruptedVerbError(
                 f"{verb}: {self.verb or 'a verb'} was interrupted before its end: reset the cache, which voids all "
-                "that callers have of it (slots, receipts, tickets, requests), or close it"
+                "its slots, receipts, tickets and requests, or close it"
             )
         return OverlapError(
             f"{verb}: thread {other} is in {self.verb}, and thread {get_ident()} calls at the same time"

@@ -110,7 +110,7 @@ class ComponentTier:
         self._counters = counters
         self._free = free
         self.dropped: list[Slots] = []
-        # Both ends belong to nobody, so that a foreign page, clipped to the range, is not owned.
+        # One guard entry at each end: an out-of-range page is clipped to it, and it is never owned.
         self._is_owned = np.zeros(capacity_pages + 2, dtype=np.bool_)
         order = component.host_order if self._is_host else component.order()
         is_candidate = component.is_host_candidate if self._is_host else component.is_candidate
@@ -118,7 +118,7 @@ class ComponentTier:
         self.queue = EvictionQueue(tier, component.index, order, is_candidate, renew, counters)
 
     def data(self, node: Node) -> ComponentData:
-        """What the component has of a node on this tier."""
+        """The data of a node for this component on this tier."""
         return (node.host if self._is_host else node.device)[self._index]
 
     def install(self, node: Node, pages: Slots) -> None:

@@ -156,7 +156,7 @@ class ComponentTree:
     def require(self, node: object) -> None:
         """Raise StaleHandleError unless it is a node of this tree."""
         if not isinstance(node, Node) or node.root is not self.radix.root:
-            raise StaleHandleError(f"{node!r} is not in the tree any more, or is no handle of this cache")
+            raise StaleHandleError(f"{node!r} is not in the tree any more, or is not a handle of this cache")
 
     def insert(self, key: RadixKey, insertion: Insertion) -> tuple[Node, int]:
         """Insert a key; returns the last node, and where a match would end on the device, in pages.

@@ -80,7 +80,7 @@ class Communicators:
         return self._groups[axis]
 
     def abort(self) -> None:
-        """End what runs on a GPU: NCCL's kernel would wait there for ever. Gloo ends its calls itself.
+        """End what runs on a GPU: NCCL's kernel would wait there forever. Gloo ends its calls itself.
 
         All groups together, each in a thread: NCCL may wait in the abort of one until the GPU is idle, and the kernels
         of the others run until they are aborted. What has not ended after half of the deadline is left alone.

@@ -15,7 +15,7 @@ class Reduction(str, Enum):
 
 
 class Group(Protocol):
-    """The ranks along one axis of the mesh. Every rank makes the same calls in the same order, whatever its state.
+    """The ranks along one axis of the mesh. Every rank makes the same calls in the same order, in any state.
 
     `purpose`: what is decided, in a word or two; error messages use it to name the call that a rank skipped. Every verb
     raises RankError, within a bounded time, when a rank is dead or silent.

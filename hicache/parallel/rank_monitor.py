@@ -214,7 +214,7 @@ class RankMonitor:
         done = Counter(details for answer in answers.values() for details in answer.recent)
         most = max(done[answers[rank].details] for rank in members)
         usual = {answers[rank].details for rank in members if done[answers[rank].details] == most}
-        # Where as many ranks made one call as another, nobody can tell which is right: all are named.
+        # Where as many ranks made one call as another, the right one is unknown: all are named.
         others = [rank for rank in members if len(usual) > 1 or answers[rank].details not in usual]
         ranks = tuple(self._rank_along(group, rank) for rank in others)
         made = "; ".join(

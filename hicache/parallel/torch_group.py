@@ -172,7 +172,7 @@ class TorchGroups(Mapping[str, TorchGroup]):
 def open_groups(topology: Topology, store: Store, device: str | torch.device, timeout_s: float) -> TorchGroups:
     """The groups of this rank by axis; none along an axis of one rank. Every world rank calls this with the same mesh.
 
-    Whoever opens groups closes them, after the cache that uses them: `with open_groups(…) as groups`.
+    The caller that opens groups closes them, after the cache that uses them: `with open_groups(…) as groups`.
     `torch.distributed` is initialised before; its ranks are the world ranks of the mesh, on any number of hosts.
     `store`: a store that all ranks reach and that outlives each of them: torchrun's, or the one that the process group
     was made with. `device`: the device of this rank, such as `cuda:1`; gloo serves a CPU, NCCL a GPU. `timeout_s`: the

@@ -15,7 +15,7 @@ class PageAllocator:
         self.name = name
         self.capacity_pages = capacity_pages
         self._stack = np.arange(capacity_pages, 0, -1, dtype=np.int64)
-        # Both ends of the bitmap belong to nobody, so that a foreign page, clipped to the range, is not held.
+        # One guard entry at each end: an out-of-range page is clipped to it, and it is never held.
         self._is_held = np.zeros(capacity_pages + 2, dtype=np.bool_)
         self._mark = np.zeros(capacity_pages + 1, dtype=np.int64)
         self._order = np.arange(capacity_pages + 1)

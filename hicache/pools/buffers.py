@@ -207,7 +207,7 @@ class TierPools:
         return self.allocators[component].capacity_pages
 
     def forget(self) -> None:
-        """Make every slot free, whoever had it."""
+        """Make every slot free, with or without an owner."""
         self.allocators = {name: PageAllocator(name, one.capacity_pages) for name, one in self.allocators.items()}
 
     def pools_of(self, component: str) -> list[str]:

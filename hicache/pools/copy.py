@@ -164,7 +164,7 @@ def _widened(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 class PoolCopier:
-    """Copies between a cache's device pools and its host pools, whatever their layouts.
+    """Copies between a cache's device pools and its host pools, between any layouts.
 
     Raises PoolMismatchError when the pools differ in anything but layout and capacity, and SlotError, with nothing
     copied, for a job whose pages are not pages of the pools. `method`: how pages are copied, if not as suits the

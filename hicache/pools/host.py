@@ -55,16 +55,16 @@ class TorchCudaRuntime:
 
     def cudaGetLastError(self) -> Any:  # noqa: N802
         # A library of CUDA that is loaded by its name could be another one, with errors of its own.
-        # Where torch hides the runtime, the error stays, and the refusal is told all the same.
+        # Where torch hides the runtime, the error stays, and the refusal is reported all the same.
         return getattr(self._linked, "cudaGetLastError", int)()
 
 
 def require_device(device: str) -> None:
-    """Raise ConfigurationError for what is no device of torch, and for a CUDA device that is not there."""
+    """Raise ConfigurationError for an unknown device of torch, and for a CUDA device that is not there."""
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise ConfigurationError(f"device {device!r} is no device of torch: {str(error).splitlines()[0]}") from error
+        raise ConfigurationError(f"device {device!r} is not a device of torch: {str(error).splitlines()[0]}") from error
     if found.type == "meta":
         raise ConfigurationError(f"device {device!r} keeps no bytes")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():

@@ -1,4 +1,4 @@
-"""What the answers of a backend mean: all that the cache believes passes here, and what is no answer is a miss."""
+"""The checks of a backend's answers: the cache reads all of them here, and an invalid value is a miss."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def is_cleared(answer: object) -> Reading:
 
 
 def is_closed(_: object) -> Reading:
-    """Read what `close` returns: whatever it is, it says nothing."""
+    """Ignore the value that `close` returns."""
     return Reading(0, "")

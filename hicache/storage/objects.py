@@ -76,7 +76,7 @@ class ObjectStorage(PagedStorage):
         # In a folder one key may be the beginning of another one. No key contains a plus sign.
         self._separator = "+" if is_local else "/"
         self._store = self._local(parsed) if is_local else self._bucket(parsed)
-        # A folder is asked again at once: it makes nobody wait.
+        # A folder is asked again at once: a failure costs no time.
         self._pause = Pause(parsed.number("retry_s", 0 if is_local else 1, 3_600), time.monotonic)
         self._threads = ThreadPoolExecutor(self._connections, "hicache-objects")
         self._check_access()

@@ -237,6 +237,6 @@ def _exactly(replies: BufferedReader, count: int) -> bytes:
 
 
 def _skip(replies: BufferedReader, count: int) -> None:
-    """Read bytes that nobody needs."""
+    """Read and drop bytes."""
     while count:
         count -= len(_exactly(replies, min(count, _BUFFER_BYTES)))

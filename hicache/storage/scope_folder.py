@@ -111,9 +111,9 @@ def _lock_folder(path: Path) -> int:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether a writer's folder is not locked. Raises ConfigurationError for what is no folder."""
+    """Whether a writer's folder is not locked. Raises ConfigurationError unless it is a folder."""
     if not path.is_dir():
-        raise ConfigurationError(f"{path} is no folder of a writer: the folder of a scope must have no other files")
+        raise ConfigurationError(f"{path} is not a folder of a writer: the folder of a scope must have no other files")
     with suppress(BlockingIOError):
         os.close(_lock_folder(path))
         return True

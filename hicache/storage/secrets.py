@@ -28,7 +28,7 @@ class SecretText(str):
         """Remember the text, for `redacted`."""
         if len(text) >= MIN_REDACTED:
             plain = "".join(text)
-            # As it is, as `repr` writes it, and as JSON does.
+            # Verbatim, as `repr` writes it, and as JSON does.
             _forms.update((plain, repr(plain)[1:-1], json.dumps(plain)[1:-1]))
 
     def __repr__(self) -> str:

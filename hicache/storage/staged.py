@@ -32,7 +32,7 @@ def registered(
 class StagedStorage(StorageWrapper):
     """For a backend that has not accepted the host memory: what it does after a call reaches no page of the host.
 
-    `note_copied`: is told the verb and the bytes that were copied for one call of it.
+    `note_copied`: called with the verb and the bytes that one call of it copied.
     """
 
     def __init__(self, inner: StorageBackend, note_copied: Callable[[str, int], None]) -> None:

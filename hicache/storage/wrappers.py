@@ -26,7 +26,7 @@ class StorageWrapper(StorageBackend):
     OWN: tuple[str, ...] = ()
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
-        # The options of the inner backend may have secrets, and what is no table of them may be one.
+        # The options of the inner backend may have secrets, and a value other than a table may be one.
         self.parsed = Options(self.NAME, options, ("inner", "inner_options", *self.OWN), ("inner_options",))
         inner = options.get("inner")
         if not isinstance(inner, StorageBackend):

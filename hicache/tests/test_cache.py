@@ -660,8 +660,8 @@ OPENINGS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown argument": ({"page_sise": 16}, "open_cache has no argument 'page_sise'; known: .*page_size"),
     "no config": ({"config": 65_536}, "config must be a CacheConfig or None, got 65536"),
     "no page size": ({"page_size": 0}, "page_size must be a positive integer, got 0"),
-    "a part of a page": ({"capacity_tokens": 100}, r"capacity_tokens\['full'\]=100 is no positive multiple of 16"),
-    "true": ({"capacity_tokens": True}, r"capacity_tokens\['full'\]=True is no positive multiple of 16"),
+    "a part of a page": ({"capacity_tokens": 100}, r"capacity_tokens\['full'\]=100 is not a positive multiple of 16"),
+    "true": ({"capacity_tokens": True}, r"capacity_tokens\['full'\]=True is not a positive multiple of 16"),
     "one number for two": (
         {"components": HYBRID, "sliding_window_size": 16},
         r"capacity_tokens is given for \['full'\], components are \['full', 'swa'\]",
@@ -682,11 +682,11 @@ OPENINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "entries that no page has whole": (
         {"model": ModelShape((KV, pool("summary", tokens_per_entry=5)))},
-        "page_size=16 is no multiple of tokens_per_entry=5 of pool 'summary'",
+        "page_size=16 is not a multiple of tokens_per_entry=5 of pool 'summary'",
     ),
     "an unknown dtype": (
         {"model": ModelShape((pool("kv", buffers=(BufferShape("kv", (4,), "float5"),)),))},
-        "model dtype 'float5' is no dtype of torch",
+        "model dtype 'float5' is not a dtype of torch",
     ),
     "storage without a host": ({"model": KV_ONLY, "storage": STORAGE}, "storage needs a host tier"),
     "storage without a model": ({"host": host(), "storage": STORAGE}, "storage needs a model"),

@@ -91,7 +91,7 @@ def test_a_field_takes_nothing_else(kind: type, name: str) -> None:
 ARGUMENTS: Mapping[str, tuple[Callable[[], object], str]] = {
     "a device that is not there": (lambda: open_cache(**SIZES, model=TINY_MODEL, device="cuda:99"), "device 'cuda:99'"),
     "the same without a model": (lambda: open_cache(**SIZES, device="cuda:99"), "device 'cuda:99' is not there"),
-    "no device": (lambda: open_cache(**SIZES, device="tpu"), "device 'tpu' is no device of torch"),
+    "no device": (lambda: open_cache(**SIZES, device="tpu"), "device 'tpu' is not a device of torch"),
     "no bytes": (lambda: open_cache(**SIZES, device="meta"), "device 'meta' keeps no bytes"),
     "no topology": (lambda: open_cache(**SIZES, topology=None), "topology must be a Topology, got None"),  # type: ignore[arg-type]
     "true for ranks": (lambda: Topology(tp_size=True), "topology.tp_size must be an integer .*, got True"),

@@ -76,7 +76,7 @@ class BackupManager:
         self._tree.locks.unpin(*pins)
 
     def back_up_path(self, node: Node) -> bool:
-        """Back up the whole path to a node, whatever its hits; False when some of it cannot be copied now.
+        """Back up the whole path to a node, with any number of hits; False when some of it cannot be copied now.
 
         With write_back nothing is copied here, and the answer is True.
         """

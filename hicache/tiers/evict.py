@@ -1,4 +1,4 @@
-"""DeviceEvictor and HostEvictor: pages for whoever needs them, made available by evicting what is used least."""
+"""DeviceEvictor and HostEvictor: allocate pages, and evict the least valuable data where they are short."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HostEvictor:
         return self.free_pages(component) + self._tree.by_name[component].host.evictable_pages
 
     def allocate(self, pages: Mapping[str, int]) -> Mapping[str, Slots] | None:
-        """So many pages of each component; None, with nothing taken, when they cannot be had."""
+        """Allocate pages of each component; None, with nothing taken, when they are not available."""
         if any(self.available(component) < count for component, count in pages.items()):
             return None
         for component, count in pages.items():

@@ -89,11 +89,11 @@ def _transfer_of(node: Node, component: int) -> Transfer:
 
 @dataclass(slots=True, eq=False)
 class LoadBackTicket:
-    """A load-back that somebody waits for.
+    """A pending load-back.
 
     `node`: its last node. `anchor_end`: pages that the device had. `given`: the FULL pages after them, as they were
     returned. `transfers`: all that it waits for, also those of earlier load-backs. `pins`: while it loads, locks on its
-    sources and on what the device has of the path; when it is done, a device lock on the node.
+    sources and on the device data of the path; when it is done, a device lock on the node.
     """
 
     node: Node
@@ -212,7 +212,7 @@ class LoadBackManager:
         return pages
 
     def abandon(self, ticket: LoadBackTicket) -> None:
-        """Nobody waits any more; what is under way goes on for the tree. Raises ReceiptError for a closed ticket."""
+        """Cancel the ticket. Running copies finish, and their pages stay in the tree. Raises ReceiptError if it is closed."""
         self._require_open(ticket)
         self._open.remove(ticket)
         ticket.is_abandoned = True
@@ -237,7 +237,7 @@ class LoadBackManager:
                 ticket.pins += self._pin_on_device(ticket.node)
 
     def orphaned_pages(self) -> Slots:
-        """FULL pages that arrived, and that are neither the tree's nor free while somebody may read them."""
+        """FULL pages that arrived outside the tree, and that are not free while they may have a reader."""
         return np.concatenate([NO_SLOTS, *(transfer.orphaned for transfer in self._open_transfers())])
 
     def sharing_pages(self) -> Slots:
@@ -267,7 +267,7 @@ class LoadBackManager:
         return self._pin_on_device(node) + [self._tree.locks.pin(step, Tier.HOST) for step in sources]
 
     def _pin_on_device(self, node: Node) -> list[LockReceipt]:
-        """Pin what the device has of all that a reader up to the node needs."""
+        """Pin the device data that a reader up to the node needs."""
         resident = node
         while resident.parent is not None and resident.device[FULL].value is None:
             resident = resident.parent
@@ -354,7 +354,7 @@ class LoadBackManager:
         return component.install_loaded(node, part)
 
     def _free_unused(self, transfer: Transfer, name: str, pages: Slots) -> None:
-        """Free what no node took, unless somebody reads it. SWA pages are freed with their FULL pages."""
+        """Free what no node took and nothing reads. SWA pages are freed with their FULL pages."""
         if name == Component.FULL and transfer.phase is TransferPhase.DONE and transfer.readers:
             transfer.orphaned = pages
         elif name == Component.FULL:
@@ -406,7 +406,7 @@ class LoadBackManager:
 
     def _require_open(self, ticket: LoadBackTicket) -> None:
         if not isinstance(ticket, LoadBackTicket):
-            raise ReceiptError(f"{ticket!r} is no ticket of a load-back")
+            raise ReceiptError(f"{ticket!r} is not a ticket of a load-back")
         if ticket not in self._open:
             raise ReceiptError(
                 f"the load-back of {ticket.node!r} was claimed or abandoned, ended by a reset, or is of another cache"

@@ -72,8 +72,8 @@ class PrefetchOperation:
     before what is read now. `hashes`: of the pages past it. `pin`: keeps the anchor in the tree; None for the root.
     `deadline_s`: until when the policy `timeout` waits. `ends`: where the part that is read now ends, and those after
     it, in pages past `begin`; none before storage has answered. `length`: pages of the prefix that is tried. `job`:
-    what storage does for it now, or None. `queries`: how often it asked again how much storage has of this part.
-    `on_host`: of how many pages past the anchor the tree has FULL on the host, so that they are not read; `host_pin`
+    what storage does for it now, or None. `queries`: how often it asked storage again for the length of this part.
+    `on_host`: the number of pages past the anchor with FULL on the host, which are not read; `host_pin`
     keeps them there. `pages`: by component, its host pages; those of FULL follow them. `pages_read`: by pool that a
     prefix needs without a gap, how many of the first of those have come. `came`: how many pages past `begin` the tree
     has since it inserted a part. `has_ended`: what it brought is in the tree, or it brought nothing.
@@ -182,7 +182,7 @@ class PrefetchManager:
         return operation.came * self._page_size
 
     def abort(self, operation: PrefetchOperation) -> None:
-        """Nobody waits any more: free what has come. Raises ReceiptError when the ticket has ended."""
+        """Cancel the ticket, and free the pages that were read. Raises ReceiptError when it has ended."""
         self._require_awaited(operation)
         self._awaited.remove(operation)
         if not operation.has_ended:
@@ -270,7 +270,7 @@ class PrefetchManager:
             self._complete(operation)
 
     def _pin_on_host(self, operation: PrefetchOperation) -> None:
-        """Find what the tree has of FULL on the host past the anchor, without the window or the state, and keep it."""
+        """Find FULL on the host past the anchor, without the window or the state, and keep it."""
         last = operation.anchor
         for node in self._tree.radix.walk(operation.key) if self._requests.tail_pools else ():
             if node.start >= last.end and node.host[FULL].value is None:
@@ -378,7 +378,7 @@ class PrefetchManager:
         return self._backups.back_up_path(best)
 
     def _complete(self, operation: PrefetchOperation) -> None:
-        """Nothing more can be had: end, and count whether it brought something."""
+        """End the prefetch, and count it as completed or missed."""
         if operation.came:
             self._tree.counters.traffic.prefetches_completed += 1
         else:
@@ -454,7 +454,7 @@ class PrefetchManager:
 
     def _require_awaited(self, operation: PrefetchOperation) -> None:
         if not isinstance(operation, PrefetchOperation):
-            raise ReceiptError(f"{operation!r} is no ticket of a prefetch")
+            raise ReceiptError(f"{operation!r} is not a ticket of a prefetch")
         if operation not in self._awaited:
             raise ReceiptError(
                 f"the prefetch past page {operation.begin} was checked or aborted before, ended by a reset, or is of "
@@ -479,7 +479,7 @@ def _pages_by_pool(job: StorageJob, answers: Answers) -> dict[str, int]:
 
 
 class HostInsertion:
-    """Inserts host pages that storage gave into the tree, as it is by now.
+    """Inserts host pages from storage into the present tree.
 
     `key`: to the end of what came. `start`: pages from the root to the anchor. `on_host`: of how many pages past it the
     host has FULL. `pages`: of FULL all that follow; of SWA the last ones; of MAMBA the state at the end.

@@ -93,7 +93,7 @@ class StorageRequests:
         return self._job(StorageKind.PREFETCH, tuple(batches), before)
 
     def write(self, hashes: Sequence[str], pages: Mapping[str, Slots], before: Node) -> StorageJob:
-        """Write the pages of a node below `before`: each batch has what all pools have of BATCH_PAGES pages."""
+        """Write the pages of a node below `before`: each batch has BATCH_PAGES pages, with the data of all pools."""
         batches = [self._store_batch(hashes, pages, begin) for begin in range(0, len(hashes), BATCH_PAGES)]
         return self._job(StorageKind.STORE, tuple([batch for batch in batches if batch.pools]), before)
 
@@ -149,7 +149,7 @@ def _tail_pages(config: CacheConfig) -> dict[str, int]:
 class StorageWorker:
     """Calls the backend on the threads of executors, straight into and out of the host pools if it accepts them.
 
-    What a backend raises, and what is no answer, is a miss or a refusal. The first of these is logged, and all are
+    Exceptions and invalid values of a backend are misses or refusals. The first of these is logged, and all are
     counted. `written`: the pools whose pages this rank writes. Those of other pools are left to the rank that does.
     """
 
@@ -170,7 +170,7 @@ class StorageWorker:
 
     @property
     def errors(self) -> int:
-        """How many calls of backends raised, or gave what is no answer."""
+        """How many backend calls raised or returned an invalid value."""
         return sum(self._errors.values())
 
     @property
@@ -283,7 +283,7 @@ class StorageWorker:
         return self._call(verb, lambda: ask(keys, pages, prefix_keys), lambda answer: pages_done(answer, len(keys)))
 
     def _call(self, verb: str, ask: Callable[[], object], read: Callable[[object], Reading]) -> int:
-        """The pages of an answer. What the backend raises, and what is no answer, is counted; the first is logged."""
+        """The pages of an answer. Exceptions and invalid values are counted; the first is logged."""
         error = None
         try:
             reading = read(ask())

@@ -126,7 +126,7 @@ class StorageTier:
         return all(have_ended)
 
     def end(self, then: Callable[[], object]) -> None:
-        """End the executors and close the backend, whatever is under way. `then`: as in `close`."""
+        """End the executors and close the backend, also while jobs run. `then`: as in `close`."""
         have_ended = [queue.close() for queue in (self.reads, self.writes)]
         if all(have_ended):
             self.detach()

@@ -32,7 +32,7 @@ class StoreOperation:
     job: StorageJob
 
     def nodes(self) -> list[Node]:
-        """The nodes that have its pages by now, parents first."""
+        """The nodes that have its pages now, parents first."""
         return [step for step in self.node.path() if step.end > self.start]
 
 
@@ -124,7 +124,7 @@ class StorageWriter:
         self._used.clear()
 
     def _lacking(self, node: Node) -> list[TreeComponent]:
-        """The components that the host has of a node, and storage has not."""
+        """The components of a node that are on the host and not in storage."""
         return [
             component
             for component, data, is_stored in zip(self._tree.components, node.host, node.stored, strict=True)

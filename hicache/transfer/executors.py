@@ -134,7 +134,7 @@ class StepExecutor(Generic[JobT]):
         self._stopped.discard(number)
 
     def close(self) -> bool:
-        """End what is pending as it is, with nothing more done."""
+        """End pending jobs with the parts that are done."""
         for number, progress in self._progress.items():
             self._progress[number] = Progress(progress.steps, progress.answers, has_ended=True)
         return True
@@ -162,7 +162,7 @@ class ThreadExecutor(Generic[JobT]):
     The thread starts with the first job. `name`: of the thread. `run`: does some of a job: of a copy one layer, or all
     at once, which is faster for scattered small pages. The backend is called batch by batch, so that a prefetch which
     is stopped keeps what has come. `pause`: called before each run; a test
-    delays the thread with it. A job whose run raises, whatever it raises, has ended with the parts that were done
+    delays the thread with it. A job whose run raises anything has ended with the parts that were done
     before; the exception is logged. `limit_s`: a run that takes longer is late, by `clock`. A wait is given up after as
     much real time in which no run has ended; what runs then is late, until it has ended.
     """
@@ -229,7 +229,7 @@ class ThreadExecutor(Generic[JobT]):
             self._stopped.discard(number)
 
     def close(self) -> bool:
-        """Finish the run that is going on, end all jobs as they are, and end the thread."""
+        """Finish the run that is going on, end all jobs with the parts that are done, and end the thread."""
         with self._changed:
             self._is_closing = True
             timeout_s = 0.0 if self._is_late() else self._timeout_s
@@ -264,12 +264,12 @@ class ThreadExecutor(Generic[JobT]):
                 self._pause()
             return self._run_some(job, progress)
         except BaseException:
-            # Also what is meant to end a thread: nobody would run the jobs after it.
+            # Also exceptions that are meant to end a thread: the jobs after it would never run.
             LOG.exception("%s job %d of %d parts failed", job.kind.value, job.number, len(job.parts))
             return Progress(progress.steps, progress.answers, has_ended=True)
 
     def _publish(self, job: JobT, progress: Progress) -> None:
-        # The bytes are there: only now may anybody see it.
+        # The bytes are there: the change may be visible only now.
         with self._changed:
             self._progress[job.number] = progress
             self._begun_s = None

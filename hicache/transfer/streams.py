@@ -32,7 +32,7 @@ class StreamExecutor:
     A job waits for all that the submitting stream was given before: for the kernels that write what is backed up, and
     for those that still read what a load-back overwrites. Copies go straight between the pools, so no staging buffer
     can be reused too early. A job that cannot be queued has failed with none of its parts done, once what was queued of
-    it has run; the exception is logged. The stream and its events are on the device of the copier, whichever device is
+    it has run; the exception is logged. The stream and its events are on the device of the copier, whether or not it is
     the current one. `cuda`: torch.cuda, or what replaces it in a test.
     """
 
@@ -86,7 +86,7 @@ class StreamExecutor:
 
     def _queue(self, job: CopyJob) -> tuple[Any, ...]:
         try:
-            # Nobody reads a backup layer by layer, and all layers at once take fewer kernels.
+            # No reader follows a backup layer by layer, and all layers at once take fewer kernels.
             if job.kind is TransferKind.BACKUP:
                 self._copier.queue(job)
                 return (self._stream.record_event(),) * self._copier.layers

@@ -12,7 +12,7 @@ from hicache.tree.node import FULL, ComponentData, Node
 from hicache.types import Tier
 
 COMPACT_FROM = 64
-"""Heap entries below which outdated ones are not worth removing."""
+"""Heap entries below which stale entries are not worth removing."""
 
 SLRU_PROTECTED_HITS = 1
 """The number of hits from which SLRU counts a node as protected: the second request is the first hit."""
@@ -69,7 +69,7 @@ def use_brings_eviction_nearer(policy: EvictionPolicy) -> bool:
 class EvictionQueue:
     """A heap of candidates that is corrected when it is read.
 
-    A use moves a node back without touching the heap: `pop` finds the entry outdated and queues the node again at its
+    A use moves a node back without touching the heap: `pop` finds the entry stale and queues the node again at its
     new position. So a match costs nothing here, and the cost of an eviction does not depend on the size of the tree.
     `renew_on_use`: a use moves a node forward instead, so its entry is replaced at once.
     """
@@ -89,7 +89,7 @@ class EvictionQueue:
         self._is_candidate = is_candidate
         self._renew_on_use = renew_on_use
         self._counters = counters
-        # The data beside the node: most entries that are read are outdated, and its serial tells so.
+        # The data beside the node: most entries that are read are stale, which its serial shows.
         self._heap: list[tuple[Any, int, Node, ComponentData]] = []
         self._serial = 0
         self._queued = 0
@@ -138,7 +138,7 @@ class EvictionQueue:
         return None
 
     def __len__(self) -> int:
-        """Entries in the heap, outdated ones included."""
+        """Entries in the heap, including stale entries."""
         return len(self._heap)
 
     def _data(self, node: Node) -> ComponentData:

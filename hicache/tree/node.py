@@ -1,4 +1,4 @@
-"""Node: one run of pages in the radix tree, and what each component has of it on the device and on the host."""
+"""Node: one run of pages in the radix tree, and the data of each component for it on device and host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Splittable(Protocol):
 
 
 class ComponentData:
-    """What one component has of a node on one tier.
+    """The data of one component of a node on one tier.
 
     `value`: the pages of the node, int64 [pages]; for MAMBA one state, int64 [1]; None when the component is not on
     this tier (a tombstone). `lock_ref`: how often it is locked. For FULL on the device this counts the node's own

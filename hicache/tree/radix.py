@@ -27,7 +27,7 @@ class RadixTree:
         self.root = Node(None, b"", SHARED, 0, shape)
 
     def page_count(self, key: RadixKey) -> int:
-        """How many whole pages a key has. Raises KeyFormError for what is no key, or one of other pages."""
+        """How many whole pages a key has. Raises KeyFormError for an invalid key or another page size."""
         if not isinstance(key, RadixKey):
             raise KeyFormError(f"a key is what `key` makes of tokens, got {key!r}")
         if len(key.data) % self.bytes_per_page:

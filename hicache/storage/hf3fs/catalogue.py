@@ -157,7 +157,7 @@ class Catalogue:
                 self._journal.drop_old()
 
     def close(self) -> None:
-        """Write the file a last time; nobody may use it meanwhile. Raises OSError; the journal is then complete."""
+        """Write the file a last time; no other call may run meanwhile. Raises OSError; the journal is then complete."""
         with self._saving:
             if self._journal is None:
                 return

@@ -18,7 +18,7 @@ REQUEST_S = 10.0
 class TimedStream(RawIOBase):
     """The bytes of a connection. A read raises TimeoutError after the moment `until_s` of the clock.
 
-    A limit for each read would not do: a peer could send one byte after the other, and hold the connection for ever.
+    A limit for each read would not do: a peer could send one byte after the other, and hold the connection forever.
     """
 
     def __init__(self, connection: socket.socket, clock: Clock, until_s: float) -> None:

@@ -48,7 +48,7 @@ class Fields:
         try:
             return cls(json.loads(body))
         except (ValueError, RecursionError) as error:
-            raise RefusalError(400, f"the body is no JSON: {error}") from error
+            raise RefusalError(400, f"the body is not JSON: {error}") from error
 
     @property
     def namespace(self) -> str:

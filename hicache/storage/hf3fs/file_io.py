@@ -60,12 +60,12 @@ class PlainFile:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a file, which is created if it is missing. Raises OSError for a link and what is no file."""
+    """A descriptor of a file, which is created if it is missing. Raises OSError for all but a regular file."""
     # A pipe would be waited for.
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     if not S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a file")
     return file
 
 

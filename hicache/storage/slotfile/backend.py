@@ -107,7 +107,7 @@ class SlotFileStorage(PagedStorage):
         return super().failed(self._told(error))
 
     def _told(self, error: Exception) -> Exception:
-        """An error as it is told: one about a lock says who holds it."""
+        """The message of an error: one about a lock names the process that holds it."""
         if not (isinstance(error, sqlite3.OperationalError) and "locked" in str(error)):
             return error
         with suppress(OSError):

@@ -210,7 +210,7 @@ class SlotIndex:
                 self._names.close()
 
     def abandon(self, remove: Callable[[], None]) -> None:
-        """Remove the tables if they are current, while nobody changes them, and close them as they are.
+        """Remove the tables if they are current, while no process changes them, and close them unsaved.
 
         Raises sqlite3.OperationalError if another process holds a lock, with nothing changed.
         """
@@ -252,7 +252,7 @@ class SlotIndex:
         """One transaction, exclusive among all processes."""
         self._tables.execute("BEGIN IMMEDIATE")
         try:
-            # Whoever replaces the tables holds this lock as far as it can be had.
+            # The process that replaces the tables holds this lock where it can get it.
             self._require_current()
             change = Change(self._tables, [], [])
             yield change

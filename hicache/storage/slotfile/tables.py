@@ -60,7 +60,7 @@ def connect(path: Path, is_synced: bool, timeout_s: float, is_checked: bool) -> 
     """Open the tables, and create them if they do not exist. Called by one process at a time.
 
     `timeout_s`: how long a process waits for a lock of another process. `is_checked`: whether all pages of the file are
-    read and checked. Raises ConfigurationError for another version, for another database and for what is no file, as
+    read and checked. Raises ConfigurationError for another version, for another database and for all but a file, as
     SQLite would follow a link out of the folder, and wait for a pipe. Raises sqlite3.Error.
     """
     for own in (path, Path(f"{path}-journal")):
@@ -121,7 +121,7 @@ def are_ours(path: Path) -> bool:
     """Whether the head of a file says that its tables are those of this project. Raises OSError.
 
     A head of zeros says so too: it is what a loss of power leaves of a head that was not synchronised. So does a file
-    that is gone by now.
+    that is already gone.
     """
     try:
         with path.open("rb") as file:

@@ -148,7 +148,7 @@ def test_a_window_wider_than_the_checked_prompt_is_served(family: str) -> None:
 @pytest.mark.parametrize("page_size", [1, 8])
 def test_pages_that_cut_an_entry_are_refused(page_size: int) -> None:
     model = served("deepseek_v4", torch.float32, "cpu")
-    expected = f"page_size={page_size} is no multiple of tokens_per_entry=.* of pool 'compressor_"
+    expected = f"page_size={page_size} is not a multiple of tokens_per_entry=.* of pool 'compressor_"
     with pytest.raises(ConfigurationError, match=expected):
         on_device(model, page_size, CHUNK)
 

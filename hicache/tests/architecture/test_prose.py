@@ -48,24 +48,14 @@ PHRASES = {
     "to be had": Phrase(r"\b(is|are|was|were|be) had\b", "memory that cannot be had", "unavailable memory"),
     "the words of a court": Phrase(
         r"\b(forg[ia]ve[ns]?|excuse[ds]?|outdate[ds]?|hears?|heard)\b(?!`)",
-        "a rank that is not heard of",
+        "never heard of",
         "a silent rank",
     ),
 }
 ANY = re.compile("|".join(f"(?:{phrase.pattern})" for phrase in PHRASES.values()).replace(" ", r"\s+"), re.IGNORECASE)
 
-DONE = (
-    "README.md",
-    "SECURITY.md",
-    "CONTRIBUTING.md",
-    "docs/",
-    ".github/",
-    "hicache/cli/",
-    "hicache/testing/",
-    *(f"{suite}/" for suite in SUITES),
-    "examples/",
-)
-"""What has been rewritten: the beginnings of paths."""
+NOT_YET = "hicache/tests/"
+"""The folder that has not been rewritten yet."""
 
 
 def names_of_cases(tree: ast.AST) -> set[int]:
@@ -102,7 +92,7 @@ def texts(root: Path) -> list[Path]:
     """Every file of the project that has prose, but those that quote others."""
     found = [path for tree in TREES for path in (root / tree).rglob("*")]
     paths = (path for path in (*root.iterdir(), *found) if path.suffix in SUFFIXES and path.name not in EXEMPT)
-    return sorted(path for path in paths if str(path.relative_to(root)).startswith(DONE))
+    return sorted(path for path in paths if not str(path.relative_to(root)).startswith(NOT_YET))
 
 
 def test_the_prose_is_plain() -> None:

@@ -61,8 +61,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a page of zero": ({"page_size": 0}, "page_size must be a positive integer, got 0"),
     "a bool as page size": ({"page_size": True}, "page_size must be a positive integer, got True"),
     "a component without capacity": ({"capacity_tokens": {"full": 64}}, "capacity_tokens is given for ['full']"),
-    "half a page": ({"capacity_tokens": {"full": 60, "swa": 32, "mamba": 3}}, "['full']=60 is no positive multiple"),
-    "no states": ({"capacity_tokens": {"full": 64, "swa": 32, "mamba": 0}}, "['mamba']=0 is no positive multiple"),
+    "half a page": ({"capacity_tokens": {"full": 60, "swa": 32, "mamba": 3}}, "['full']=60 is not a positive multiple"),
+    "no states": ({"capacity_tokens": {"full": 64, "swa": 32, "mamba": 0}}, "['mamba']=0 is not a positive multiple"),
 }
 
 TABLES = {
