@@ -12,9 +12,8 @@ class Traffic:
     `tokens_matched_device`, `tokens_matched_host`, `tokens_missed`: of the keys of matches, by where they were found;
     they sum to the keys' whole pages. A repeated look-up (`chunked`) is not counted. `tokens_prefetched`: that came.
     `device_evictions`, `host_evictions`: victims, which are nodes. `prefetches_started`: those under way, those that
-    ended in one of the following ways, and those that were cut. `prefetches_completed`: they brought pages, and storage had
-    no more. `prefetches_missed`: storage had no page, or the host had no room.
-    `prefetches_aborted`: by the caller.
+    ended in one of the following ways, and those that were cut. `prefetches_completed`: they brought pages, and storage
+    had no more. `prefetches_missed`: storage had no page, or the host had no room. `prefetches_aborted`: by the caller.
     `prefetches_dropped`: by a reset, a close, or a backend that does not answer.
     """
 

@@ -149,8 +149,8 @@ class RequestManager:
     def checkpoint(self, request: Request, computed_tokens: int) -> None:
         """A chunk was computed: insert it into the tree and go on reading from there.
 
-        Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when there
-        are no free slots for the state in the tree.
+        Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or without
+        a free slot for the state in the tree.
         """
         self._require_ready(request)
         computed_tokens = require_count("computed_tokens", computed_tokens)

@@ -50,7 +50,7 @@ class Runtime:
 def open_copies(executor: ExecutorKind, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
     """An executor for the copies of one direction. Raises ConfigurationError for CUDA streams without a CUDA device.
 
-    No reader follows a backup layer by layer: a thread copies all layers at once, and of a load-back where that is faster.
+    Backups are not read layer by layer: a thread copies all layers at once, and of a load-back where that is faster.
     """
     worker = CopyWorker(copier)
     if executor is ExecutorKind.STEPPED:

@@ -131,7 +131,7 @@ class DevicePools(TierPools):
             self.buffers[pool].copy_page(int(source[0]), int(target[0]))
 
     def copy_state_layer(self, source: Slots, target: Slots, layer: Iterable[tuple[str, int]]) -> None:
-        """Copy the part of a MAMBA state in one layer of the stack. `layer`: the pools that it reads, with its numbers."""
+        """Copy a MAMBA state in one layer of the stack. `layer`: the pools that it reads, with its numbers."""
         for pool, number in layer:
             if self.buffers[pool].spec.owner == Component.MAMBA:
                 self.buffers[pool].copy_page(int(source[0]), int(target[0]), slice(number, number + 1))

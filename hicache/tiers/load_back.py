@@ -212,7 +212,7 @@ class LoadBackManager:
         return pages
 
     def abandon(self, ticket: LoadBackTicket) -> None:
-        """Cancel the ticket. Running copies finish, and their pages stay in the tree. Raises ReceiptError if it is closed."""
+        """Cancel the ticket. Running copies finish, and their pages stay in the tree. Raises ReceiptError."""
         self._require_open(ticket)
         self._open.remove(ticket)
         ticket.is_abandoned = True

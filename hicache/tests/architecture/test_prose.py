@@ -34,7 +34,7 @@ NEGATED = r"no (?!longer|more|other|larger|smaller|less|better|different|fewer|l
 PHRASES = {
     "a negated noun": Phrase(rf"(?<!there\s)\b(is|are|was|were) {NEGATED}", "nan is no number", "nan is not a number"),
     "a clause for a noun": Phrase(
-        r"\b(what|that|which) (is|are|was|were) (no(?! longer)|none|of)\b",
+        r"\b(what|that|which) (is|are|was|were) (no(?! longer)|of)\b",
         "it gave what is no answer",
         "an invalid value",
     ),
