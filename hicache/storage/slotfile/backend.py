@@ -22,7 +22,6 @@ from hicache.storage.scope_folder import ScopeFolder
 from hicache.storage.slotfile import tables
 from hicache.storage.slotfile.files import SlotFiles, SlotReader, in_runs
 from hicache.storage.slotfile.index import Pinned, SlotIndex
-from hicache.storage.slotfile.name_table import NameTable
 from hicache.storage.slotfile.place import Place, slot_bytes_of
 
 LOG = logging.getLogger(__name__)
@@ -76,15 +75,20 @@ class SlotFileStorage(PagedStorage):
         connection = tables.connect(self._index_path, self._is_synced, self._lock_timeout_s, is_checked)
         with ExitStack() as opened:
             opened.callback(connection.close)
-            names = NameTable(self._folder.path / "names")
-            opened.callback(names.close)
             index = SlotIndex(
-                *(connection, names, self._folder.writer, self._capacity_slots, self._files.allocate),
+                *(connection, self._folder.writer, self._capacity_slots, self._files.allocate),
                 is_current=partial(_is_file, self._index_path, self._index_path.stat()),
             )
             index.reclaim(self._folder.writers())
+            self._remove_names()
             opened.pop_all()
         return index
+
+    def _remove_names(self) -> None:
+        """Remove the file of fingerprints that earlier versions kept beside the index, and that nothing reads now."""
+        names = self._folder.path / "names"
+        if names.is_file():
+            names.unlink()
 
     def _remove_index(self, error: Exception) -> bool:
         """Remove an index that is damaged, unless it is not of this project. Called under the lock."""

@@ -7,12 +7,10 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple
 
-from hicache.storage.slotfile.name_table import NameTable
 from hicache.storage.slotfile.place import MAX_OFFSET, Place
 from hicache.storage.slotfile.tables import DamagedTablesError, is_damage
 
@@ -34,15 +32,6 @@ class Pinned(NamedTuple):
     places: Sequence[Place | None]
     generations: Sequence[int]
     mark: int
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A transaction, and the keys of the objects that it adds and removes."""
-
-    tables: sqlite3.Connection
-    added: list[str]
-    removed: list[str]
 
 
 MAX_KNOWN = 1 << 18
@@ -69,14 +58,12 @@ class SlotIndex:
     """Objects, free slots and reserved slots. Every change is one transaction, so a crash loses no slot.
 
     Places are cached in memory until another process changes objects. This process does not evict pinned objects;
-    another process may, which `unpin` reports. `holds` asks the name table, which has the same objects, and the tables
-    for names that the name table cannot decide.
+    another process may, which `unpin` reports.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
-        names: NameTable,
         writer: str,
         capacity_slots: int,
         allocate: Allocate,
@@ -84,7 +71,6 @@ class SlotIndex:
     ) -> None:
         self._tables = connection
         self._is_current = is_current
-        self._names = names
         self._writer = writer
         self._capacity_slots = capacity_slots
         self._allocate = allocate
@@ -97,13 +83,7 @@ class SlotIndex:
 
     def holds(self, keys: Sequence[str]) -> list[bool]:
         """Whether each key has an object."""
-        with self._lock:
-            found = self._named(keys)
-            if None not in found:
-                return [bool(is_there) for is_there in found]
-            unsure = [key for key, is_there in zip(keys, found, strict=True) if is_there is None]
-            places = iter(self.find(unsure))
-            return [next(places) is not None if is_there is None else is_there for is_there in found]
+        return [place is not None for place in self.find(keys)]
 
     def find(self, keys: Sequence[str]) -> list[Place | None]:
         """The place of each key's object, or None. All uncached keys are looked up in one statement."""
@@ -140,24 +120,24 @@ class SlotIndex:
 
     def reserve(self, slot_bytes: int, count: int) -> Reserved:
         """Reserve up to `count` slots: free ones, then new ones, then those of the least recently used objects."""
-        with self._lock, self._changing() as change:
-            tables = change.tables
+        with self._lock, self._changing():
             self._read_last_use(slot_bytes)
             self._write_uses()
             slots = self._take_free(slot_bytes, count)
             slots += self._grow(slot_bytes, count - len(slots))
-            evicted = self._evict(slot_bytes, count - len(slots), change)
+            evicted = self._evict(slot_bytes, count - len(slots))
             slots += evicted
-            rows_reserved = [(slot_bytes, slot, self._writer) for slot in slots]
-            tables.executemany("INSERT OR REPLACE INTO reserved VALUES (?, ?, ?)", rows_reserved)
+            rows = [(slot_bytes, slot, self._writer) for slot in slots]
+            self._tables.executemany("INSERT OR REPLACE INTO reserved VALUES (?, ?, ?)", rows)
             return Reserved(sorted(slots), len(evicted))
 
     def confirm(self, pages: Sequence[Place]) -> list[bool]:
         """Make written pages visible. False for a key that has an object already: its slot is freed."""
-        with self._lock, self._changing() as change:
+        with self._lock, self._changing():
             used_ns = self._use_times(len(pages))
             answers = [self._confirm_one(*each) for each in zip(pages, used_ns, strict=True)]
-            change.added.extend(page.key for page, is_new in zip(pages, answers, strict=True) if is_new)
+            if any(answers):
+                self._set_mark()
             return answers
 
     def release(self, slot_bytes: int, slots: Sequence[int]) -> None:
@@ -169,29 +149,29 @@ class SlotIndex:
 
     def remove(self, place: Place) -> None:
         """Remove an object, if it still exists."""
-        with self._lock, self._changing() as change:
-            if change.tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount:
+        with self._lock, self._changing():
+            if self._tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount:
                 if place.is_sound:
                     self._free(place.slot_bytes, place.slot)
-                change.removed.append(place.key)
+                self._known.pop(place.key, None)
+                self._set_mark()
 
     def clear(self) -> None:
         """Remove all objects."""
-        with self._lock, self._changing() as change:
-            change.tables.execute("INSERT OR IGNORE INTO free SELECT slot_bytes, slot FROM objects")
-            change.tables.execute("DELETE FROM objects")
+        with self._lock, self._changing():
+            self._tables.execute("INSERT OR IGNORE INTO free SELECT slot_bytes, slot FROM objects")
+            self._tables.execute("DELETE FROM objects")
             self._known.clear()
-            self._make_names(self._new_mark())
+            self._set_mark()
 
     def reclaim(self, writers: set[str]) -> None:
-        """Free the slots reserved by writers other than these, and rebuild the name table if it is out of date."""
-        with self._lock, self._changing() as change:
-            tables = change.tables
-            self._check_names(self._read_mark())
+        """Free the slots reserved by writers other than these."""
+        with self._lock, self._changing():
+            self._read_mark()
             alive = json.dumps(sorted(writers))
             dead = "FROM reserved WHERE writer NOT IN (SELECT value FROM json_each(?))"
-            tables.execute(f"INSERT OR IGNORE INTO free SELECT slot_bytes, slot {dead}", (alive,))
-            tables.execute(f"DELETE {dead}", (alive,))
+            self._tables.execute(f"INSERT OR IGNORE INTO free SELECT slot_bytes, slot {dead}", (alive,))
+            self._tables.execute(f"DELETE {dead}", (alive,))
 
     def totals(self) -> tuple[int, int]:
         """The number of objects, and of their bytes. Reads the whole table."""
@@ -207,7 +187,6 @@ class SlotIndex:
                     self._write_uses()
             finally:
                 self._tables.close()
-                self._names.close()
 
     def abandon(self, remove: Callable[[], None]) -> None:
         """Remove the tables if they are current, while no process changes them, and close them unsaved.
@@ -223,13 +202,6 @@ class SlotIndex:
                         raise
                 remove()
             self._tables.close()
-            self._names.close()
-
-    def _named(self, keys: Sequence[str]) -> Sequence[bool | None]:
-        """The answers of the name table, None where it has none."""
-        with suppress(OSError):
-            return self._names.look_up(keys, self._read_mark()) or [None] * len(keys)
-        return [None] * len(keys)
 
     def _read_mark(self) -> int:
         """The current mark. If another process has changed objects, clear the memory cache."""
@@ -248,16 +220,13 @@ class SlotIndex:
             raise DamagedTablesError("these tables were removed or replaced")
 
     @contextmanager
-    def _changing(self) -> Iterator[Change]:
+    def _changing(self) -> Iterator[None]:
         """One transaction, exclusive among all processes."""
         self._tables.execute("BEGIN IMMEDIATE")
         try:
             # The process that replaces the tables holds this lock where it can get it.
             self._require_current()
-            change = Change(self._tables, [], [])
-            yield change
-            if change.added or change.removed:
-                self._publish(change)
+            yield
             self._tables.execute("COMMIT")
         except BaseException:
             self._known.clear()
@@ -265,39 +234,14 @@ class SlotIndex:
                 self._tables.execute("ROLLBACK")
             raise
 
-    def _publish(self, change: Change) -> None:
-        """Set a new mark, and apply the change to the name table."""
-        for key in change.removed:
-            self._known.pop(key, None)
-        before = self._read_mark()
-        after = self._new_mark()
-        is_along = False
-        with suppress(OSError):
-            is_along = (
-                self._names.change(before, after, change.added, change.removed) and not self._names.needs_more_buckets
-            )
-        if not is_along:
-            self._make_names(after)
+    def _set_mark(self) -> None:
+        """Objects change: set a new random mark, so that all processes clear their memory caches.
 
-    def _new_mark(self) -> int:
-        """Set a new random mark: the name table may have the mark of a failed transaction, which must not recur."""
+        A mark of a transaction that failed must not recur.
+        """
         self._read_mark()
         self._mark = 1 + secrets.randbits(62)
         self._tables.execute("UPDATE state SET mark = ?", (self._mark,))
-        return self._mark
-
-    def _check_names(self, mark: int) -> None:
-        """Rebuild the name table unless it has this mark and is sound."""
-        with suppress(OSError):
-            if self._names.mark == mark and self._names.verify():
-                return
-        self._make_names(mark)
-
-    def _make_names(self, mark: int) -> None:
-        """Rebuild the name table from the tables. If the disk fails, its mark is out of date, and it is not used."""
-        with suppress(OSError):
-            keys = [_text(key) for (key,) in self._tables.execute("SELECT CAST(key AS BLOB) FROM objects")]
-            self._names.make(mark, len(keys), keys)
 
     def _use_times(self, count: int) -> range:
         """`count` different times of use, now, and not before the last one that is known: a clock may go back."""
@@ -356,7 +300,7 @@ class SlotIndex:
             self._free(slot_bytes, slot)
         return new[:wanted]
 
-    def _evict(self, slot_bytes: int, wanted: int, change: Change) -> list[int]:
+    def _evict(self, slot_bytes: int, wanted: int) -> list[int]:
         if wanted <= 0:
             return []
         held = {generation for pinned in self._pinned for generation in pinned.generations}
@@ -367,7 +311,9 @@ class SlotIndex:
         victims = [row for row in oldest if row[0] not in held][:wanted]
         for generation, key, _ in victims:
             self._tables.execute("DELETE FROM objects WHERE generation = ?", (generation,))
-            change.removed.append(_text(key))
+            self._known.pop(_text(key), None)
+        if victims:
+            self._set_mark()
         slots = self._slots(slot_bytes)
         return [slot for _, _, slot in victims if _is_number(slot, slots)]
 

@@ -43,7 +43,7 @@ INSERT INTO free SELECT slot_bytes, slot FROM objects;
 DELETE FROM objects;
 UPDATE state SET mark = mark + 1;
 """
-"""Removes all objects. The name table, which has the old mark, is out of date."""
+"""Removes all objects."""
 
 
 NAMES = {"state", "classes", "free", "reserved", "objects"}

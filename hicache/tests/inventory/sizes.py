@@ -28,7 +28,7 @@ from typing import Any
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 BESIDE_CORE = ("testing", "tests", "cli", "suites")
 BACKENDS = (
-    *("file", "slot", "memory", "hf3fs", "name_table", "places", "paged", "vectors", "scope_folder", "page_io"),
+    *("file", "slot", "memory", "hf3fs", "places", "paged", "vectors", "scope_folder", "page_io"),
     "gate",
 )
 

@@ -50,7 +50,6 @@ HINDERED: list[tuple[str, str, Hinder]] = [
     ("slotfile", "a folder in the place of the lock", put_folder("lock")),
     ("slotfile", "a file among the writers", put_file("writers/stray")),
     ("slotfile", "a folder in the place of the index", put_folder("index.sqlite")),
-    ("slotfile", "a folder in the place of the names", put_folder("names")),
     ("slotfile", "another file in the place of the index", put_file("index.sqlite")),
     ("slotfile", "another database in the place of the index", put_database),
 ]

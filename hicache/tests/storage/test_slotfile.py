@@ -1,4 +1,4 @@
-"""SlotFileStorage: slots that this process and others reuse, never the wrong bytes; and the names of its objects."""
+"""SlotFileStorage: slots that this process and others reuse, never the wrong bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from errno import EIO, ENOSPC
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -336,24 +336,16 @@ def test_options_that_cannot_be_are_named(open_in: Open, options: dict[str, Any]
     assert said in str(raised.value), f"CONF-4: expected {said!r} in {raised.value}"
 
 
-# The names of the objects: asked instead of the tables, and believed only when they say the same.
+# Whether objects exist: what a transaction that did not end has changed is not visible.
 
 DIE_BEFORE_THE_END = f"""
 import os, signal
 from hicache.storage.slotfile.backend import SlotFileStorage
 storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
-change = storage._index._names.change
-storage._index._names.change = lambda *told: (change(*told), os.kill(os.getpid(), signal.SIGKILL))
+set_mark = storage._index._set_mark
+storage._index._set_mark = lambda: (set_mark(), os.kill(os.getpid(), signal.SIGKILL))
 storage.set(["b"], [[memoryview(bytes({PAGE_BYTES}))]], ())
 """
-
-
-def names_of(root: Path) -> Path:
-    return root / SCOPE / "names"
-
-
-def no_room(*_: object) -> None:
-    raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 def statements_of(backend: Any, act: Callable[[], object]) -> list[str]:
@@ -365,58 +357,37 @@ def statements_of(backend: Any, act: Callable[[], object]) -> list[str]:
     return statements
 
 
-def test_existence_asks_the_names_and_no_table(open_in: Open) -> None:
+def test_existence_is_one_statement_for_all_keys(open_in: Open) -> None:
     backend, keys, answers = open_in("slotfile", capacity_slots=2), ["a", *keys_of(1_000)], list[bool]()
     put(backend, a=page(1))
-    asked = statements_of(backend, lambda: answers.extend(backend.has(keys)))
-    assert answers == [True, *[False] * 1_000], "one of the keys is there"
-    assert asked == ["SELECT mark FROM state"], f"the names know, while they are of this state: {asked}"
-
-
-def test_existence_is_one_statement_where_the_names_do_not_know(open_in: Open, tmp_path: Path) -> None:
-    backend, keys, answers = open_in("slotfile", capacity_slots=2), ["a", *keys_of(1_000)], list[bool]()
-    put(backend, a=page(1))
-    names_of(tmp_path).write_bytes(b"")
     asked = [one for one in statements_of(backend, lambda: answers.extend(backend.has(keys))) if "objects" in one]
     assert answers == [True, *[False] * 1_000], "one of the keys is there"
     assert len(asked) == 1, f"one statement asks for all keys, got {len(asked)}"
     plan = backend._index._tables.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
     assert any("SEARCH objects USING INDEX" in row[3] for row in plan), f"which looks each up in an index: {plan}"
-    put(backend, b=page(2))
-    asked = statements_of(backend, lambda: backend.has(keys))
-    assert len(asked) == 1, f"the next change makes the names anew: {asked}"
+    asked = statements_of(backend, lambda: backend.has(["a"]))
+    assert asked == ["SELECT mark FROM state"], f"a known key is looked up in memory: {asked}"
 
 
-def test_names_that_ran_ahead_of_a_killed_writer_are_not_believed(open_in: Open, tmp_path: Path) -> None:
+def test_the_object_of_a_killed_writer_is_not_there(open_in: Open, tmp_path: Path) -> None:
     mine = open_in("slotfile", capacity_slots=3)
     put(mine, a=page(1))
     dead = subprocess.run([sys.executable, "-c", DIE_BEFORE_THE_END], cwd=tmp_path, check=False)
     assert dead.returncode < 0, f"the writer is killed by a signal, got {dead.returncode}"
     assert mine.has(["a", "b"]) == [True, False], "STORE-10: a change that did not end is not visible"
-    assert put(mine, c=page(3)) == [True], "and the next one finds the names wrong"
-    assert len(statements_of(mine, lambda: mine.has(["a", "b", "c"]))) == 1, "which are right again"
-    assert mine.has(["a", "b", "c"]) == [True, False, True], "STORE-3: and say what the tables do"
+    assert put(mine, c=page(3)) == [True], "and the next one is"
+    assert mine.has(["a", "b", "c"]) == [True, False, True], "STORE-3: the tables know"
 
 
-def test_names_of_another_boot_are_made_anew(open_in: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_file_of_names_of_an_earlier_version_is_removed(open_in: Open, tmp_path: Path) -> None:
     before = open_in("slotfile", capacity_slots=2)
     put(before, a=page(1))
     before.close()
-    monkeypatch.setattr("hicache.storage.slotfile.name_table.BOOT", tmp_path / "boot")
-    (tmp_path / "boot").write_text("another")
+    names = tmp_path / SCOPE / "names"
+    names.write_bytes(bytes(64))
     after = open_in("slotfile", capacity_slots=2)
-    assert len(statements_of(after, lambda: after.has(["a", "b"]))) == 1, "they were made when it was opened"
-    assert after.has(["a", "b"]) == [True, False], "STORE-3: from the tables, which survive a loss of power"
-
-
-def test_names_that_find_no_room_are_not_asked(open_in: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    backend = open_in("slotfile", capacity_slots=2)
-    put(backend, a=page(1))
-    names_of(tmp_path).write_bytes(b"")
-    with monkeypatch.context() as full:
-        full.setattr(os, "posix_fallocate", no_room)
-        assert put(backend, b=page(2)) == [True], "STORE-4: there is room for the page"
-        assert backend.has(["a", "b", "c"]) == [True, True, False], "STORE-3: the tables know"
+    assert after.has(["a", "b"]) == [True, False], "STORE-3: its objects are there"
+    assert not names.exists(), "nothing reads its fingerprints"
 
 
 class FailingTables:
@@ -434,7 +405,7 @@ class FailingTables:
         return self._tables.execute(statement, *parameters)
 
 
-def test_names_of_a_transaction_that_failed_are_never_believed(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_of_a_transaction_that_failed_is_not_there(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_in("slotfile", capacity_slots=4)
     reserve = backend._index.reserve
 
@@ -445,22 +416,9 @@ def test_names_of_a_transaction_that_failed_are_never_believed(open_in: Open, mo
 
     with monkeypatch.context() as failing:
         failing.setattr(backend._index, "reserve", reserve_last)
-        assert put(backend, b=page(1)) == [False], "STORE-4: it was not confirmed, after the names had been changed"
-    with monkeypatch.context() as failing:
-        failing.setattr(backend._index._names, "_put_header", no_room)
-        assert put(backend, c=page(2)) == [True], "STORE-4: the next one is, while the names cannot be changed"
-    assert backend.has(["b", "c"]) == [False, True], "STORE-7: what the names say is of a state that never was"
-
-
-def test_names_are_written_whole_where_the_system_writes_less(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, keys, source = open_in("slotfile", capacity_slots=64), keys_of(64), [memoryview(page(1, 1))]
-    pwritev, preadv, pread = os.pwritev, os.preadv, os.pread
-    monkeypatch.setattr(os, "pwritev", lambda file, pieces, offset: pwritev(file, [pieces[0][:9]], offset))
-    monkeypatch.setattr(os, "preadv", lambda file, pieces, offset: preadv(file, [pieces[0][:9]], offset))
-    monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 9), offset))
-    assert backend.set(keys, [source] * 64, ()) == [True] * 64, "nine bytes at a time are enough"
-    assert backend.has(keys) == [True] * 64, "STORE-3: each object has its name"
-    assert len(statements_of(backend, lambda: backend.has(keys))) == 1, "and no table was asked"
+        assert put(backend, b=page(1)) == [False], "STORE-4: it was not confirmed"
+    assert put(backend, c=page(2)) == [True], "STORE-4: the next one is"
+    assert backend.has(["b", "c"]) == [False, True], "STORE-7: the first one never was"
 
 
 # An index that is damaged is made anew, also while others use it.
