@@ -73,7 +73,7 @@ def opened() -> UnifiedRadixCache:
 
 
 def scene_of(cache: UnifiedRadixCache) -> Scene:
-    """What a caller has of a cache."""
+    """The objects of a cache that a caller holds."""
     put(cache, PROMPT)
     cache.drain()
     for component in cache.config.components:
@@ -181,7 +181,7 @@ BY_VALUE: Mapping[str, tuple[Call, tuple[Any, ...]]] = {
     "finish": (lambda scene, value: scene.requests.finish(value), HANDLES),
     "abort": (lambda scene, value: scene.requests.abort(value), HANDLES),
 }
-"""By verb and argument: the call, and values that are wrong whatever the cache has."""
+"""By verb and argument: the call, and values that are wrong for every cache."""
 
 
 @pytest.mark.parametrize(("call", "values"), BY_VALUE.values(), ids=BY_VALUE)

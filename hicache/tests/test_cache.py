@@ -397,7 +397,7 @@ def test_storage_without_a_fingerprint_is_warned_of_once(tmp_path: Path, caplog:
     assert warning.startswith("storage.model_fingerprint is not given"), f"got {warning!r}"
 
 
-# Closed, it has no thread left, whatever happened inside; if it could not be opened, it has none either.
+# Closed, it has no thread left, also after errors; if it could not be opened, it has none either.
 
 
 def open_on_disk(root: Path, **changes: Any) -> UnifiedRadixCache:

@@ -1,4 +1,4 @@
-"""After `close` every public verb of a cache and of its requests says that it is closed, whatever it is called with."""
+"""After `close` every public verb of a cache and of its requests says that it is closed, for any arguments."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ def test_a_verb_that_is_interrupted_at_some_line_loses_no_slot(prepare: Callable
                 cache.match(cache.key(FIRST))
             cache.reset()
             require_all_free(cache, f"interrupted at {whole.reached[at - 1]}, line {at} of {len(whole.reached)}")
-    assert not_begun <= LINES_BEFORE_A_TURN, f"{not_begun} interruptions are not told of"
+    assert not_begun <= LINES_BEFORE_A_TURN, f"{not_begun} interruptions are not reported"
 
 
 # Two threads.

@@ -185,10 +185,10 @@ def test_each_prefetch_stops_for_one_reason(metrics: CacheMetrics, tmp_path: Pat
         operation = cut.prefetch(cut.key(prompt(1)))
         assert operation is not None, "it is started"
         assert cut.prefetch(cut.key(prompt(2))) is None, "it is above the limit"
-        assert cut.check_prefetch(operation) == 0, "nobody waits for it"
+        assert cut.check_prefetch(operation) == 0, "it has no waiter"
     reasons = Collected(metrics).by("hicache_prefetches_total", "reason")
     expected = {"complete": 1, "miss": 1, "abort": 1, "drop": 1, "wait_complete": 0, "best_effort": 1, "limit": 1}
-    assert reasons == expected, f"expected {expected} of two caches, which are closed by now, got {reasons}"
+    assert reasons == expected, f"expected {expected} of two caches, which are closed, got {reasons}"
     started = counters.traffic.prefetches_started + cut.counters.traffic.prefetches_started
     assert sum(reasons.values()) - reasons["limit"] == started == 5, f"expected {started} that were started, {reasons}"
 

@@ -1,4 +1,4 @@
-"""What cannot be opened is refused with ConfigurationError, whatever stands in a field, and nothing stays open."""
+"""What cannot be opened is refused with ConfigurationError, for any value of a field, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_argument_is_refused_by_name(make: Callable[[], object], message: str
 
 
 BESIDE = {"groups", "tensors", "metrics"}
-"""What a cache is opened with that is no field of a configuration."""
+"""Arguments of the opening that are not fields of a configuration."""
 
 
 def test_the_keywords_are_the_fields_of_a_configuration() -> None:

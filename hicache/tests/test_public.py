@@ -252,7 +252,7 @@ def test_a_command_exists_with_its_options(command: str) -> None:
     words, found = command.split(), get_command(app)
     while isinstance(found, typer.core.TyperGroup) and words[0] in found.commands:
         found = found.commands[words.pop(0)]
-    assert not isinstance(found, typer.core.TyperGroup), f"`hicache {command}`: {words[0]!r} is no command"
+    assert not isinstance(found, typer.core.TyperGroup), f"`hicache {command}`: {words[0]!r} is not a command"
     known = {option for parameter in found.params for option in parameter.opts}
     unknown = [word for word in words if word.startswith("--") and word not in known]
     assert not unknown, f"`hicache {command}` has no option {unknown}; known: {sorted(known)}"

@@ -151,7 +151,7 @@ HANDING_IN = (
     "hicache.storage",
     "hicache.transfer.executors",
 )
-"""Where those arguments are made, where a caller's thread is told from another, and backends, asked by many at once."""
+"""Where those arguments are made, where the thread of a caller is identified, and backends, asked by many at once."""
 
 
 def broken_rules(imports: Iterable[Import]) -> list[str]:

@@ -76,7 +76,7 @@ def test_every_assertion_of_the_tests_has_a_message() -> None:
 
 def test_an_assertion_without_a_message_is_found(tmp_path: Path) -> None:
     path = tmp_path / "suite.py"
-    path.write_text('assert True\nassert 1 == 1, "told"\n')
+    path.write_text('assert True\nassert 1 == 1, "why"\n')
     found, expected = silent_asserts(path), [f"{path}:1: no message"]
     assert found == expected, f"expected {expected}, got {found}"
 

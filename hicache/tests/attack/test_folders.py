@@ -35,7 +35,7 @@ NAMES = (
     *("..", ".", "", "/", "../../etc/passwd", "a/../../b", "a\0b", "a\nb", "x" * 5000, "\udcff", "a//b", "~", "-rf"),
     *("kv/" + "é" * 200, "CON", "a" * 255, "a" * 256, "%2e%2e%2f", "a\\b", " ", "a ", ".hidden", "*", "a?b#c"),
 )
-"""Names of objects that are no names of a cache, or that a file system or a URL changes."""
+"""Names of objects that a cache does not use, or that a file system or a URL changes."""
 
 
 def descriptors() -> int:

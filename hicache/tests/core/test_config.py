@@ -220,7 +220,7 @@ SEPARATORS = {"toml": " = ", "yaml": ": ", "yml": ": "}
 
 def written(table: Mapping[str, Any], ending: str) -> str:
     """A table of tables, lists, text, numbers and bools in the format of an ending: without the libraries that read."""
-    if ending == "json" or (ending != "toml" and not table):  # empty text is no table in YAML
+    if ending == "json" or (ending != "toml" and not table):  # empty text is not a table in YAML
         return json.dumps(table)
     return "".join(f"{line}\n" for line in _entries(table, SEPARATORS[ending]))
 

@@ -116,7 +116,7 @@ def test_a_configuration_is_equal_after_a_round_trip() -> None:
 
 def test_what_is_not_given_is_as_by_default() -> None:
     assert read_config(SMALL) == CacheConfig({"full": 16}), f"CONF-6: got {read_config(SMALL)}"
-    assert read_config({**SMALL, "host": None}) == CacheConfig({"full": 16}), "CONF-6: null is no host tier"
+    assert read_config({**SMALL, "host": None}) == CacheConfig({"full": 16}), "CONF-6: null means no host tier"
 
 
 def test_the_former_default_of_selective_hits_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -261,7 +261,7 @@ def test_the_page_has_each_option_of_sglang_with_our_key_or_a_reason() -> None:
     assert list(found) == [f"--{name}" for name in SGLANG], f"expected {SGLANG}, found {list(found)}"
     for option, (_, ours, note) in found.items():
         named = set(re.findall(r"`([\w.]+)`", ours))
-        assert named <= known, f"{option}: {named - known} is no key of a configuration"
+        assert named <= known, f"{option}: {named - known} is not a key of a configuration"
         assert named or note, f"{option} has neither a key nor a reason"
 
 

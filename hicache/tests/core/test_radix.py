@@ -104,7 +104,7 @@ def test_a_tree_holds_exactly_the_prefixes_that_grew(keys: list[list[int]]) -> N
         for end in range(node.start + 1, node.end + 1)
     }
     expected = {key_of(pages[:end]).data for pages in keys for end in range(1, len(pages) + 1)}
-    assert held == expected, f"prefixes that are missing: {expected - held}, that nobody added: {held - expected}"
+    assert held == expected, f"prefixes that are missing: {expected - held}, that were never added: {held - expected}"
 
 
 @given(KEYS, KEYS)

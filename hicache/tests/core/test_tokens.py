@@ -120,4 +120,4 @@ def test_the_line_that_the_refusal_names_converts_a_tensor() -> None:
 
 def test_an_int32_array_is_not_copied() -> None:
     ids = np.array(IDS, dtype=np.int32)
-    assert token_ids(ids) is ids, "the form of the hot path is taken as it is"
+    assert token_ids(ids) is ids, "the form of the hot path is not copied"

@@ -1,7 +1,7 @@
 """`python -m hicache.tests.divergence`: inject divergences, and print who names them.
 
 Exits with 1 if one of them is not named by the error of every other rank, with its call. Of two ranks in different
-calls nobody can tell which is right: there both are named.
+calls the right one is unknown: there both are named.
 """
 
 from __future__ import annotations

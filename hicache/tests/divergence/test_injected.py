@@ -26,7 +26,7 @@ def test_a_case_has_one_rank_that_makes_other_calls_and_an_end_that_all_reach(se
     different = [rank for rank in range(world_size(case.topology)) if case.made_by(rank) != case.calls]
     assert different == [case.rank], f"{case}: expected one rank to make other calls, got {different}"
     axes = {call.axis for call in case.calls}
-    assert case.first_different < len(case.calls) - len(axes), f"{case}: nobody could see it after the last decision"
+    assert case.first_different < len(case.calls) - len(axes), f"{case}: it is invisible after the last decision"
 
 
 def test_a_seed_gives_one_case() -> None:
@@ -50,7 +50,7 @@ def test_where_no_rank_diverges_none_is_named(tmp_path: Path) -> None:
 
 
 def test_the_check_of_torch_agrees_where_the_sizes_differ(tmp_path: Path) -> None:
-    # The flight recorder is asked at night alone: gloo ends a process here, and what the recorder then has of the other
+    # The flight recorder is asked at night alone: gloo ends a process here, and its records of the other
     # ranks depends on who comes first.
     case = next(
         case for seed in range(1000) if (case := draw(seed)).kind == "passes more values" and case.mesh == "tp3"

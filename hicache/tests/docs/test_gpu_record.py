@@ -26,7 +26,7 @@ ENVIRONMENT = {
     GPU: "NVIDIA H200",
     DRIVER: "580.82.07",
     "torch": "2.13.0",
-    "command": "pytest --hicache-report /home/somebody/reports",
+    "command": "pytest --hicache-report /home/someone/reports",
     "platform": f"Linux on {HOST}",
 }
 
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 def run() -> RunRecord:
     """A run on a GPU, as `hicache verify` records it."""
     failed = execution("KEY-2", outcome=Outcome.FAILED, reason=f"no /var/lib/pages/1 on {HOST}", name="test_two")
-    evidence = Evidence((), "", "", 'File "/home/somebody/cache.py", line 3')
+    evidence = Evidence((), "", "", 'File "/home/someone/cache.py", line 3')
     executions = (execution("KEY-1"), replace(failed, evidence=evidence))
     return replace(record(*executions, implementation="package:Cache@cuda"), environment=ENVIRONMENT)
 
@@ -106,7 +106,7 @@ def test_a_checkout_says_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (DRIVER, "", "driver is missing"),
         ("torch", "", "torch is missing"),
         (GPU, "none", "gpu is missing"),
-        ("user", "somebody", "the environment has user"),
+        ("user", "someone", "the environment has user"),
         ("python", f"3.11 of {HOST}", "the name of the machine is in"),
         ("python", "/opt/python/3.11", "the path /opt/python/3.11 is in"),
     ],

@@ -42,7 +42,7 @@ def main(
 def named(names: list[str] | None) -> list[Engine]:
     """The engines with these names, or all. Usage error for an unknown name."""
     if unknown := [name for name in names or () if name not in ENGINES]:
-        raise typer.BadParameter(f"{unknown[0]} is no engine; known: {' '.join(ENGINES)}")
+        raise typer.BadParameter(f"{unknown[0]} is not an engine; known: {' '.join(ENGINES)}")
     return [ENGINES[name] for name in names or ENGINES]
 
 

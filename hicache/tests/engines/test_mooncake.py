@@ -176,7 +176,7 @@ def test_without_the_port_of_the_metrics_pages_are_stored_and_not_counted(
 ) -> None:
     backend = open_on(process, metrics_port=1)
     assert kept(backend) == read(backend) == [True] * len(KEYS), "pages do not need it"
-    assert backend.stats().objects == 0, "nobody tells how many there are"
+    assert backend.stats().objects == 0, "the number of objects is unknown"
     assert kept(backend) == read(backend) == [True] * len(KEYS), "the failure concerns the statistics alone"
 
 

@@ -158,7 +158,7 @@ def test_as_many_transfers_of_objects_are_under_way_as_there_are_connections() -
 
 
 def on_service(url: str, **options: object) -> NixlObjects:
-    """A backend on a server that authenticates nobody."""
+    """A backend on a server without authentication."""
     keys = {"access_key_id": "a-key", "secret_access_key": "a-secret-of-no-use"}
     return NixlObjects(SCOPE, {"bucket": BUCKET, "endpoint": url, **keys, **options})
 

@@ -224,7 +224,7 @@ def test_a_process_that_dies_within_a_write_to_a_folder_leaves_a_file_that_is_no
         kept(backend)
         folder = tmp_path / "hicache" / SCOPE
         (folder / "kv+unfinished#1").write_bytes(b"half of a page")
-        assert backend.stats().objects == len(KEYS), f"STORE-4: it is no object, got {backend.stats()}"
+        assert backend.stats().objects == len(KEYS), f"STORE-4: it is not an object, got {backend.stats()}"
         assert backend.clear(), "STORE-7: all objects are removed"
 
 

@@ -234,7 +234,7 @@ def test_slots_that_no_node_has_are_errors(process: EngineProcess, open_on: Open
     expected = [whole == "no" and slot_of(key) != slot for key in KEYS]
     until(lambda: kept(backend, KEYS) == expected, "a page without a node is refused")
     assert read(backend, KEYS) == backend.has(KEYS) == expected, "STORE-3: and is a miss"
-    assert set(backend.stats().misses) == {"error"}, "STORE-3: it is no absent page: it may be there later"
+    assert set(backend.stats().misses) == {"error"}, "STORE-3: it is not an absent page: it may be there later"
     assert not backend.clear(), "STORE-7: it may be there later"
     nodes[0].execute_command("CLUSTER", "ADDSLOTS", slot)
     until(lambda: kept(backend, KEYS) == ALL, "the slot has a node again")
@@ -274,7 +274,7 @@ def test_an_access_that_one_node_withdraws_costs_its_own_pages(
 def test_one_node_is_enough_to_find_the_others(process: EngineProcess, open_on: Open) -> None:
     for port in process.settings.ports:
         backend = open_on(process, nodes=[f"{HOST}:1", f"{HOST}:{port}"], retry_s=0)
-        assert kept(backend, KEYS) == read(backend, KEYS) == ALL, "the others are found, though the first is no node"
+        assert kept(backend, KEYS) == read(backend, KEYS) == ALL, "the others are found, though the first is not a node"
 
 
 def test_a_node_that_is_opened_as_a_single_server_is_refused(process: EngineProcess, nodes: list[Any]) -> None:

@@ -84,14 +84,14 @@ def test_a_wrong_byte_ends_the_command_with_1(
         soak.main(engine.name, PROCESSES, requests=REQUESTS, capacity_mib=CAPACITY_MIB)
     told = capsys.readouterr().err
     assert ended.value.exit_code == 1, f"a wrong byte is a failure, got {ended.value.exit_code}"
-    assert " bytes other than those that were computed" in told, f"it is told, got {told}"
+    assert " bytes other than those that were computed" in told, f"expected the reason, got {told}"
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_process_that_fails_is_found(engine: Engine) -> None:
     found = complaints(soaked(soak_of(wrapped(engine, FailingStorage)), typer.echo))
     failed = [line for line in found if line.startswith("process ") and "bytes are refused" in line]
-    assert len(failed) == PROCESSES, f"each process failed, and its error is told, got {found}"
+    assert len(failed) == PROCESSES, f"each process failed, and its error is shown, got {found}"
 
 
 def test_a_process_that_does_not_end_is_killed_and_told(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Comparison:
             elif not {*old["killers"]} & found:
                 self.notes.append(f"{name}: its test moved to {', '.join(sorted(expected & found))}")
             if old["told"] not in [one["told"] for one in new]:
-                self.notes.append(f"{name}: told {old['told']!r} before, {[one['told'] for one in new]} now")
+                self.notes.append(f"{name}: said {old['told']!r} before, {[one['told'] for one in new]} now")
 
     def _judge_defects(self) -> None:
         successors = self.pairings["tests"].successors()

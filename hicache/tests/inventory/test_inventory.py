@@ -182,7 +182,7 @@ def test_a_loss_is_named(before: dict[str, Any], take: Take, name: str, old: str
     if expected:
         assert any(expected in line for line in lost), f"expected a line with {expected!r}, lost: {lost}"
     else:
-        assert not lost, f"one more is no loss: {lost}"
+        assert not lost, f"one more is not a loss: {lost}"
 
 
 def test_a_test_that_a_person_lists_may_have_any_new_name(before: dict[str, Any], take: Take) -> None:

@@ -1,4 +1,4 @@
-"""LeakingStorage: a backend of somebody else that has a secret option, and shows it wherever it can."""
+"""LeakingStorage: a backend of a third party that has a secret option, and shows it wherever it can."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LeakingStorage(MemoryStorage):
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         if "PYTEST_CURRENT_TEST" in os.environ:
-            # Where nobody collects what a backend prints, only the backend itself can hide it.
+            # Where the output of a backend is not captured, only the backend itself can hide it.
             LOG.error("the password is %s", self.password)
             print(f"password={self.password}")  # noqa: T201 - what a careless backend does
         _ask("store.example", self.password, f"Bearer {self.password}")

@@ -79,7 +79,7 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "write_report", keep)
-        # Nobody reads the tracebacks, and pytest's own style reads the source of each line of each again.
+        # The tracebacks are not used, and pytest's own style reads the source of each line of each again.
         run(pytester, "--hicache-report", "out", "--tb=native", *options)
     assert len(records) == 1, f"expected one record of one run, got {records}"
     return records[0]

@@ -149,7 +149,7 @@ def test_pages_of_draft_models_are_tensors(below: HostPoolPages) -> None:
     pages = [torch.full((6,), number, dtype=torch.bfloat16) for number in (1, 2)]
     assert below.batch_set(names, pages), "there is room"
     assert below.exists(names[0]), "it is there"
-    assert below.batch_exists(KEYS[:2]) == 0, "they are no pages of KV"
+    assert below.batch_exists(KEYS[:2]) == 0, "they are not pages of KV"
     first, second, missing = below.batch_get([*names, "other.draft"], [torch.zeros(6, dtype=torch.bfloat16)] * 3)
     assert missing is None, "it was never stored"
     assert first is second, "the target that was given is the one that is returned"
@@ -206,7 +206,7 @@ def test_in_the_suites_what_a_backend_answers_reaches_sglang(
         asked = (KEYS[:2], slots(2))
         return [gated.batch_exists(KEYS[:2]), gated.batch_get_v1(*asked), gated.batch_set_v1(*asked)]
 
-    assert answers() == [3, [1, 1], None], "as they are"
+    assert answers() == [3, [1, 1], None], "unchanged"
     gated.is_like_builtin = False
     assert answers() == [0, [False, False], [False, False]], "HicacheStorage takes none of them for a page"
 

@@ -352,7 +352,7 @@ class Engine:
         )
 
     def _check_events(self, after: BlockCacheSnapshot) -> None:
-        if self.cache._digest is not sha256:  # prefixes whose digests collide cannot be told apart by events
+        if self.cache._digest is not sha256:  # events do not distinguish prefixes whose digests collide
             return
         for event in self.cache.take_events():
             name = (event.group, event.digest, event.namespace)

@@ -1,4 +1,4 @@
-"""Causes: a failure counts for the clause that was found broken, whatever the test is about."""
+"""Causes: a failure counts for the clause that was found broken, in any test."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_another_dtype_is_refused() -> None:
 
 def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "LIBRARIES", ("not_a_module",))
-    assert "pip install 'hicache[accuracy]'" in refused(), "expected to be told what to install"
+    assert "pip install 'hicache[accuracy]'" in refused(), "expected the command that installs it"
 
 
 def test_a_release_of_transformers_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

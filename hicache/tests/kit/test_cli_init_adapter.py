@@ -1,4 +1,4 @@
-"""`hicache init-adapter`: what it writes passes the suites as it is, and what it cannot write it refuses."""
+"""`hicache init-adapter`: what it writes passes the suites unchanged, and what it cannot write it refuses."""
 
 from __future__ import annotations
 

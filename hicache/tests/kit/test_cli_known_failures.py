@@ -87,7 +87,7 @@ NOT_LISTED = ("conformance::the process of the stage", "the worker processes")
 
 
 def failures_of(*ids: str) -> list[Execution]:
-    """Failures with these ids, for a cause that is no clause."""
+    """Failures with these ids, for a cause other than a clause."""
     one = failed("test_one", "a", "MATCH-1", "KeyError in A.insert", HOSTILE)
     return [replace(one, node_id=node_id, clauses=(), causes=(HOSTILE,)) for node_id in ids]
 
@@ -101,7 +101,7 @@ def test_a_list_that_was_written_is_read_and_covers_what_failed(tmp_path: Path, 
     lost = [node_id for node_id in ids if not any(entry.covers(node_id, ()) for entry in entries)]
     assert not lost, f"no entry covers {lost} in {path.read_text(encoding='utf-8')}"
     wide = [node_id for node_id in NOT_LISTED for entry in entries if entry.covers(node_id, ())]
-    assert not wide, f"{wide} are no tests"
+    assert not wide, f"{wide} are not tests"
 
 
 @pytest.mark.parametrize("node_id", NOT_LISTED)

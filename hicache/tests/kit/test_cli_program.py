@@ -43,7 +43,7 @@ def executed(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "executed").glob("*"))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11 the workers of xdist cannot be told")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11 the workers of xdist do not get the setting")
 def test_a_file_by_the_name_of_a_library_is_not_executed(hostile: Path) -> None:
     options = ("--adapter", "mine:Mine", "--require", "nothing", "--only", "conformance", "--jobs", "1")
     command = program("hicache", "verify", *options, "-k", "test_an_empty_allocation_gives_no_slot")

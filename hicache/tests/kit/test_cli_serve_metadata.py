@@ -60,7 +60,7 @@ def test_what_was_confirmed_outlives_the_process(tmp_path: Path, end: signal.Sig
     with serving(file) as (process, client):
         pages = [keep(client, key) for key in "abcd"]
         process.send_signal(end)
-        assert process.wait(30) == (-end if end is signal.SIGKILL else 0), "it ends as it was told to"
+        assert process.wait(30) == (-end if end is signal.SIGKILL else 0), "it ends with the expected code"
     is_written = json.loads(file.read_text()).get("0:kv", {}).get("key_to_index") == [["b", 1], ["c", 0], ["d", 2]]
     assert is_written == (end is not signal.SIGKILL), f"STORE-10: written at the end, got {file.read_text()}"
     with serving(file) as (_, client):
@@ -87,7 +87,7 @@ def test_what_cannot_be_served_is_a_usage_error(
     result = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["serve-metadata", "--port", "0", *arguments])
     assert result.exit_code == 2, f"expected 2, got {result.exit_code}: {result.output}"
     assert message in result.output, f"{message} is named: {result.output}"
-    assert Path("broken.json").read_text() == "{broken", "STORE-10: a file that cannot be read stays as it is"
+    assert Path("broken.json").read_text() == "{broken", "STORE-10: a file that cannot be read stays unchanged"
 
 
 def test_a_token_in_a_file_guards_the_service(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_without_descriptors_it_ends_as_it_was_told_to(tmp_path: Path) -> None:
         with closing(MetadataClient(f"http://127.0.0.1:{client._port}", 10)) as another:
             keep(another, "b")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, "it ends as it was told to"
+        assert process.wait(60) == 0, "it ends without an error"
     assert json.loads(file.read_text())["0:kv"]["key_to_index"] == [["a", 2], ["b", 1]], "STORE-10: written at the end"
 
 

@@ -202,7 +202,7 @@ def test_a_stage_in_which_no_clause_was_executed_is_not_ok(tmp_path: Path, execu
     assert "conformance: ok: 1 passed" in output, f"a clause was executed: {output}"
     assert "properties: no clause was executed: " in output, f"expected no ok: {output}"
     assert "no clause was executed by: properties\n" in output, f"expected a line beside the verdict: {output}"
-    assert "verified: device: no test failed" in output, f"the levels count clauses, whichever stage: {output}"
+    assert "verified: device: no test failed" in output, f"the levels count clauses, in any stage: {output}"
 
 
 def test_where_no_stage_runs_no_success_is_told(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_where_no_stage_runs_no_success_is_told(tmp_path: Path) -> None:
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conformance: FakeStage, code: int) -> None:
     ended, output = run_command(monkeypatch, tmp_path, conformance)
     assert ended == code, f"expected {code}, got {ended}: {output}"
-    assert conformance.problem is None or conformance.problem in output, f"the problem is told: {output}"
-    assert (tmp_path / "report.html").exists(), "whatever ran is reported"
+    assert conformance.problem is None or conformance.problem in output, f"the problem is shown: {output}"
+    assert (tmp_path / "report.html").exists(), "the stages that ran are reported"
 
 
 def test_an_adapter_that_cannot_be_loaded_is_a_usage_error(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
 
 
 def ignore(done: int, total: int, failures: int = 0) -> None:
-    """Progress that nobody looks at."""
+    """Progress without a display."""
 
 
 def python(program: str) -> list[str]:
@@ -478,7 +478,7 @@ def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *ex
     def report(command: list[str], log: Path, *_: object) -> str:
         assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
         record_file = log.parent / "run.json"
-        assert command[command.index("--hicache-report") + 1] == str(record_file), f"told where to report: {command}"
+        assert command[command.index("--hicache-report") + 1] == str(record_file), f"expected {record_file}: {command}"
         log.write_text("".join(f"line {number}\n" for number in range(100)))
         if executions:
             write_run(record(*executions), log.parent / "run.json")
@@ -510,9 +510,9 @@ def test_an_ending_that_no_test_explains_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     result = run_suite(monkeypatch, tmp_path, ending, execution("KEY-1"))
-    assert result.failed, f"{ending} is no good end"
+    assert result.failed, f"{ending} is a failure"
     assert result.problem is not None, f"{ending} is a problem"
-    assert f"the process {ending}" in result.problem, f"the ending is told: {result.problem}"
+    assert f"the process {ending}" in result.problem, f"the ending is shown: {result.problem}"
     assert result.problem.endswith("line 98\nline 99"), f"with the end of the log: {result.problem}"
     assert "line 1\n" not in result.problem, f"and no more of it: {result.problem}"
 

@@ -76,7 +76,7 @@ def test_only_what_is_named_runs_and_the_rest_is_told(monkeypatch: pytest.Monkey
     assert ended == 3, f"a level without its other stages is not verified: {output}"
     assert {one.suite for one in read_run(tmp_path / "run.json").executions} == {"conformance"}, "one stage ran"
     for name in ("replay", "properties"):
-        assert f"not run: {name}: --only" in output, f"expected {name} to be told: {output}"
+        assert f"not run: {name}: --only" in output, f"expected {name} to be shown: {output}"
     assert "device: not verified, a part of the run is missing" in output, f"expected it to be said: {output}"
     assert "verified: device" not in output.replace("not verified", ""), f"expected no claim: {output}"
 

@@ -47,7 +47,7 @@ def test_a_narrow_terminal_cuts_the_sentences_and_nothing_else(tmp_path: Path) -
 def test_a_backend_that_no_kill_can_reach_is_skipped_with_the_reason(tmp_path: Path) -> None:
     ended, output = run_app("--backend", "memory", "--only", "kills", "--kills", "2", "--report", str(tmp_path))
     assert ended == 1, f"nothing was executed, which verifies nothing, got {ended}"
-    assert "the data of memory is visible only in its own process" in output, f"the reason is told: {output}"
+    assert "the data of memory is visible only in its own process" in output, f"the reason is shown: {output}"
     assert "failed: no test passed" in output, f"the verdict says so: {output}"
 
 

@@ -52,7 +52,7 @@ def test_the_catalogue_holds_every_clause_in_order() -> None:
 def test_a_clause_is_a_sentence_of_somebody(clause_id: str) -> None:
     found = CONTRACT[clause_id]
     assert found.id == clause_id, f"expected the entry of {clause_id}, got {found.id}"
-    assert re.fullmatch(r"[A-Za-z0-9].+[.]", found.sentence), f"{clause_id} is no sentence: {found.sentence!r}"
+    assert re.fullmatch(r"[A-Za-z0-9].+[.]", found.sentence), f"{clause_id} is not a sentence: {found.sentence!r}"
     assert re.fullmatch(r"ours|sglang#\d+(, sglang#\d+)*", found.source), f"{clause_id}: source {found.source!r}"
 
 

@@ -161,7 +161,7 @@ def test_every_method_of_the_interface_is_counted_for_a_capability() -> None:
     lacking = re.findall(r"_lacks\(\"(\w+)\"\)|needs (\w+)\(\), which", inspect.getsource(adapter))
     asked = {name for names in lacking for name in names if name}
     assert counted == asked - {"block_snapshot"}, f"these differ: {sorted(counted ^ asked)}"
-    assert counted >= WITH_VERBS, f"these are no methods: {WITH_VERBS - counted}"
+    assert counted >= WITH_VERBS, f"these are not methods: {WITH_VERBS - counted}"
 
 
 def test_shares_are_of_the_clauses_of_all_levels() -> None:

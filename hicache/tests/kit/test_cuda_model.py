@@ -125,7 +125,7 @@ def test_a_copy_from_pinned_memory_waits_for_nothing(cuda: CudaModel) -> None:
     sent = torch.tensor([1, 2], pin_memory=True).to("cuda", non_blocking=True)
     assert not cuda.waits, f"expected no wait, got {cuda.waits}"
     assert raw(sent) == [0, 0], "nothing has run"
-    assert sent.cpu().tolist() == [1, 2], "the numbers arrive, though nobody but the copy has the pinned memory"
+    assert sent.cpu().tolist() == [1, 2], "the numbers arrive, though only the copy has the pinned memory"
     cuda.require_no_races()
 
 
@@ -176,7 +176,7 @@ def test_memory_that_another_stream_reads_is_reused_when_it_is_freed(cuda: CudaM
     del numbers
     cuda.current_stream().run()
     side.synchronize()
-    assert raw(seen) == [int.from_bytes(bytes([POISON] * 8), "little", signed=True)] * 4, "somebody else has it"
+    assert raw(seen) == [int.from_bytes(bytes([POISON] * 8), "little", signed=True)] * 4, "another owner has it"
     assert any("reuse of freed memory" in str(race) for race in cuda.races), f"got {list(map(str, cuda.races))}"
 
 

@@ -242,7 +242,7 @@ def test_a_handle_that_leads_to_itself_is_told_once() -> None:
     handle.transfers.append(handle)
     found = told(handle, Handles())
     assert found == "Handle 1(transfers=[Handle])", f"got {found}"
-    assert told([None, None], Handles()) == "[None, None]", "what stands twice is told twice"
+    assert told([None, None], Handles()) == "[None, None]", "what stands twice is shown twice"
 
 
 def test_each_handle_has_a_number_and_is_told_in_full_once() -> None:

@@ -1,4 +1,4 @@
-"""Ids of tests: a shell takes them as they are."""
+"""Ids of tests: a shell takes them unquoted."""
 
 from __future__ import annotations
 

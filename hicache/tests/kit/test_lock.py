@@ -22,7 +22,7 @@ WANTED = [Requirement(one) for one in (*PROJECT["dependencies"], *PROJECT["optio
 
 
 def pins(name: str) -> list[Requirement]:
-    """The lines of a constraints file that are no comments."""
+    """The lines of a constraints file without the comments."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 

@@ -96,4 +96,4 @@ def test_ranks_hold_other_bytes_of_a_page_where_they_hold_another_part(is_shared
 def test_one_rank_holds_whole_pages() -> None:
     digests = prefix_digests(key(1, 2), 2, bigram=False)
     shard = shard_of(Mesh(1, 1, 1).topology(0), is_shared=False)
-    assert (of_shard(digests, shard) == digests).all(), f"one rank holds pages as they are, got the part {shard!r}"
+    assert (of_shard(digests, shard) == digests).all(), f"one rank holds whole pages, got the part {shard!r}"

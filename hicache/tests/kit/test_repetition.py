@@ -53,7 +53,7 @@ def test_a_failed_test_is_repeated_once_and_named_flaky_if_it_passes(pytester: p
         "test_fails": (Outcome.FAILED, ("MATCH-1",)),
         "test_fails_once": (Outcome.FAILED, (FLAKY,)),
     }, f"got {told}"
-    assert "expected 3, got 4" in found["test_fails_once"].reason, "the failure is told"
+    assert "expected 3, got 4" in found["test_fails_once"].reason, "the failure is shown"
     counts = {path.stem: path.read_text() for path in pytester.path.glob("*.count")}
     assert counts == {"passes": "1", "fails": "2", "once": "2"}, f"expected one repetition of failures, got {counts}"
 
@@ -68,7 +68,7 @@ def test_flaky_tests_have_a_line_and_fail_the_run(pytester: pytest.Pytester) -> 
 def test_without_the_option_nothing_is_repeated(pytester: pytest.Pytester) -> None:
     write_suite(pytester, FIRST_TIME_ALONE)
     found = [one.causes for one in run_recorded(pytester, "-k", "once").executions]
-    assert found == [("MATCH-1",)], f"expected the failure as it is, got {found}"
+    assert found == [("MATCH-1",)], f"expected the unchanged failure, got {found}"
     assert (pytester.path / "once.count").read_text() == "1", "the test ran once"
 
 

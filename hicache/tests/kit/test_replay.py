@@ -244,7 +244,7 @@ def test_a_prompt_that_fits_no_empty_device_is_passed_over_although_the_host_has
     requests = [whole_blocks(0, 1), whole_blocks(2, 3), whole_blocks(0, 1, 4), whole_blocks(0, 1)]
     outcome = replayed(tmp_path, requests, two_tiers("1024"))
     assert outcome.too_large == 1, f"one prompt of three pages for two: {outcome.too_large}"
-    assert hits(outcome) == (2, 0), f"what was loaded for it is hit by the next one, and is no hit: {outcome}"
+    assert hits(outcome) == (2, 0), f"what was loaded for it is a hit of the next one alone: {outcome}"
     assert outcome.evicted_tokens == 4 * 512, f"two prompts went from the device: {outcome.evicted_tokens}"
 
 

@@ -169,7 +169,7 @@ def test_the_command_reports_and_ends_with_0(path: Path, tmp_path: Path) -> None
 def test_without_an_argument_the_shipped_trace_is_replayed(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["replay", "--report", str(tmp_path)], env={"COLUMNS": "120"})
     assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
-    assert f"{SHIPPED_TRACE.name} on" in result.output, f"expected to be told which trace it was: {result.output}"
+    assert f"{SHIPPED_TRACE.name} on" in result.output, f"expected the name of the trace: {result.output}"
     table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
     assert table["requests"] == SHORT_TRACE.requests, f"got {table['requests']} requests"
 
@@ -194,7 +194,7 @@ def test_the_page_shows_what_an_adapter_says_as_text(path: Path) -> None:
     assert not shown.mismatches, f"tags that do not match: {shown.mismatches}"
     assert not [one for one in shown.all("b") if one.text == "1"], "a message is not markup"
     assert not shown.all("script"), "a name is not markup"
-    assert "<script>alert(1)</script>" in shown.one("body").text, "the name is not shown as it is"
+    assert "<script>alert(1)</script>" in shown.one("body").text, "the name is not shown verbatim"
 
 
 def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path) -> None:

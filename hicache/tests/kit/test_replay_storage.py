@@ -286,7 +286,7 @@ class ClaimsLess(ReferenceAdapter):
 
 
 class NeverSays(ReferenceAdapter):
-    """`check_prefetch` lets every request wait for ever."""
+    """`check_prefetch` lets every request wait forever."""
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         return None

@@ -195,7 +195,7 @@ def test_the_page_is_well_formed_and_holds_no_markup_of_a_message(report: Path) 
     scripts = [one.attributes for one in page.all("script")]
     assert scripts == [{}], f"expected the script of the filters alone, got {scripts}"
     message, _ = page.one(id="cause-1").all("pre")
-    assert "</pre><script>alert(1)</script>" in message.text, f"the message is not shown as it is: {message.text}"
+    assert "</pre><script>alert(1)</script>" in message.text, f"the message is not shown verbatim: {message.text}"
 
 
 def test_the_matrix_folds_by_section_and_names_every_clause(report: Path) -> None:
@@ -533,7 +533,7 @@ def test_each_part_of_the_page_has_what_each_fails_and_did_not_run(comparison: C
     first, known, other = (page.one(id=f"failure-2-{number}") for number in (1, 2, 3))
     command = first.one("pre", kind="command").text
     assert command == "pytest 'conformance/test_file.py::test_one[full/page3/lru]'", f"got {command}"
-    assert "story" not in first.text, f"of two failures of one test the longer is told: {first.text}"
+    assert "story" not in first.text, f"of two failures of one test the longer is shown: {first.text}"
     reasons = [one.all("pre")[0].text for one in (known, other)]
     assert reasons == ["bug: a lock is lost expected 1", "future: no locks expected 2"], f"got {reasons}"
     skips = page.part("Not run by Broken").rows()
@@ -622,7 +622,7 @@ def run_app(*arguments: object) -> tuple[int, str]:
 def test_runs_are_laid_side_by_side(tmp_path: Path) -> None:
     sound, broken = written(tmp_path / "sound", TWO_PASSED), written(tmp_path / "broken", SEVEN_FAILED)
     code, output = run_app(sound, broken)
-    assert code == 0, f"a failure in a report is no failure of the command: expected 0, got {code}: {output}"
+    assert code == 0, f"a failure in a report is not a failure of the command: expected 0, got {code}: {output}"
     for expected in (
         "┃ Sound ┃ Broken[red] ┃",
         "│ tests failed │ 0 │ 7 │",
@@ -633,7 +633,7 @@ def test_runs_are_laid_side_by_side(tmp_path: Path) -> None:
         "pass for one implementation and fail for another: 1 of 2",
     ):
         assert expected in output, f"it does not say {expected!r}: {output}"
-    assert "KEY-2" not in output, f"what nobody fails is left to the page: {output}"
+    assert "KEY-2" not in output, f"a clause without failures is left to the page: {output}"
     assert sorted(tmp_path.iterdir()) == [tmp_path / "broken", tmp_path / "sound"], "no page was asked for"
 
 

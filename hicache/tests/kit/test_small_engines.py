@@ -108,7 +108,7 @@ def test_nothing_is_written_or_wrapped_without_a_file(monkeypatch: pytest.Monkey
     engine, calls = Counter(), EngineCalls()
     assert calls.watch(engine, "counter") is engine, "expected the engine itself"
     calls.note("a line")
-    assert calls.told(None) == "None", "a value is told"
+    assert calls.told(None) == "None", "a value is shown"
 
 
 def searched(engine: Engine, seed: int, calls: Path) -> str:

@@ -589,7 +589,7 @@ def test_what_only_storage_has_stands_where_it_would_be_in_the_tree() -> None:
     assert rows == expected, f"expected {expected}, got {rows}"
     lost = tree.picture().rows[1]
     assert (signs(lost, Tier.DEVICE), signs(lost, Tier.HOST)) == ("···", "···"), f"it is in storage alone: {lost}"
-    assert not lost.lockers, f"nobody locks it: {lost}"
+    assert not lost.lockers, f"it is not locked: {lost}"
 
 
 def test_what_a_prefetch_reads_is_on_its_way_to_the_host() -> None:
@@ -831,15 +831,15 @@ def test_the_story_is_told_from_the_first_act_to_the_last() -> None:
     code, output = run_app()
     assert code == 0, f"expected 0, got {code}: {output}"
     places = [output.find(text) for text in (INTRODUCTION, *(act.text for act in ACTS))]
-    assert places == sorted(places), f"told in this order: {places}"
-    assert min(places) >= 0, f"something is not told: {places}"
+    assert places == sorted(places), f"expected this order: {places}"
+    assert min(places) >= 0, f"a text is missing: {places}"
 
 
 def test_one_act_is_told_alone(tmp_path: Path) -> None:
     code, output = run_app("--act", "3", "--svg", str(tmp_path / "act.svg"))
     assert code == 0, f"expected 0, got {code}: {output}"
     told = [act.title for act in ACTS if act.text in output]
-    assert told == [ACTS[2].title], f"told: {told}"
+    assert told == [ACTS[2].title], f"got {told}"
     drawn = (tmp_path / "act.svg").read_text(encoding="utf-8")
     titles = [act.title for act in ACTS if f"</tspan> {act.title}<" in drawn]
     assert titles == [ACTS[2].title], f"drawn: {titles}"
@@ -871,27 +871,27 @@ def test_a_cache_without_storage_is_told_what_its_other_acts_need() -> None:
     lacking = "the acts with storage need capabilities that"
     code, output = run_app("--adapter", adapter)
     assert code == 0, f"expected 0, got {code}: {output}"
-    assert HOST_ACTS[-1].text in output, "the last act on device and host is told"
+    assert HOST_ACTS[-1].text in output, "the last act on device and host is shown"
     assert output.endswith(f"{lacking} {adapter} does not declare: STORAGE, STEPPED_STORAGE"), f"{output[-200:]}"
     code, output = run_app("--adapter", adapter, "--act", str(len(HOST_ACTS) + 1))
     assert code == 2, f"expected 2, got {code}: {output}"
-    assert "STEPPED_STORAGE" in output, f"the reason is told: {output}"
+    assert "STEPPED_STORAGE" in output, f"the reason is shown: {output}"
     code, output = run_app("--adapter", adapter, "--act", "1")
     assert code == 0, f"expected 0, got {code}: {output}"
-    assert lacking not in output, f"only the act is told: {output}"
+    assert lacking not in output, f"only the act is shown: {output}"
 
 
 def test_a_cache_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     code, output = run_app("--adapter", f"{__name__}:Unopened", "--svg", str(tmp_path / "story.svg"))
     assert code == 2, f"expected 2, got {code}: {output}"
-    assert "mamba_chunk_size 4 is not a power of ten" in output, f"the reason is told: {output}"
+    assert "mamba_chunk_size 4 is not a power of ten" in output, f"the reason is shown: {output}"
     assert not list(tmp_path.iterdir()), "no page is written"
 
 
 def test_a_cache_that_does_something_else_fails_with_the_act_and_the_clause(tmp_path: Path) -> None:
     code, output = run_app("--adapter", f"{__name__}:NoLoads", "--svg", str(tmp_path / "story.svg"))
     assert code == 1, f"expected 1, got {code}: {output}"
-    assert ACTS[4].text in output, "the acts before it are told"
+    assert ACTS[4].text in output, "the acts before it are shown"
     assert f"act 6, '{ACTS[5].title}': HOST-4" in output, f"act and clause are named: {output[-300:]}"
     assert not list(tmp_path.iterdir()), "no page is written"
 
@@ -900,6 +900,6 @@ def test_the_command_works_as_a_process_of_its_own() -> None:
     program = "from hicache.cli.main import main; main()"
     command = [sys.executable, "-c", program, "explain", "--act", "1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
-    assert ACTS[0].title in done.stdout, f"the act is told: {done.stdout}"
+    assert ACTS[0].title in done.stdout, f"the act is shown: {done.stdout}"
     assert "\x1b" not in done.stdout, "no colours where there is no terminal"
     assert not done.stderr, f"nothing goes wrong: {done.stderr}"

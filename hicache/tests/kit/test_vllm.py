@@ -412,7 +412,7 @@ def test_the_script_shows_a_request_that_waits_for_ever() -> None:
     lines = shown("vllm_tiering_never_ends.py")
     assert lines == told_output("the CPU has room for"), f"docs/findings.md shows other lines: {lines}"
     waiting = [line.split()[3] for line in lines if line.endswith("would wait on")]
-    assert waiting == ["5", "3"], f"a request of 5 chunks and one of 3 wait for ever, got {lines}"
+    assert waiting == ["5", "3"], f"a request of 5 chunks and one of 3 wait forever, got {lines}"
 
 
 def told_output(first: str) -> list[str]:

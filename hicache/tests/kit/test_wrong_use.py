@@ -43,7 +43,7 @@ ADAPTERS = (
     ("leaves:Adapter", "SystemExit"),
     ("unfinished:Adapter", "SyntaxError"),
 )
-"""What is no adapter, and what the message says of it."""
+"""Values other than an adapter, and a part of the message."""
 
 RAISING = (("raises:Backend", "ZeroDivisionError"), ("leaves:Backend", "SystemExit"), ("unfinished:B", "SyntaxError"))
 """Backends whose import raises, and what the message says of it."""
@@ -81,7 +81,7 @@ def numbers(command: str, *options: str, least: int = 1) -> Iterator[Wrong]:
 
 
 def shares(command: str, option: str, *others: str) -> Iterator[Wrong]:
-    """The wrong values of an option that is no integer. `others`: out of its range."""
+    """The wrong values of a float option. `others`: out of its range."""
     yield Wrong(command, option, NO_NUMBER, "much")
     yield Wrong(command, option, NO_NUMBER, "nan")
     for value in ("-1", *others):
@@ -94,7 +94,7 @@ def adapters(command: str) -> Iterator[Wrong]:
 
 
 def unwritable(command: str, option: str, *, is_folder: bool) -> Iterator[Wrong]:
-    """The targets of an option that cannot be written, by nobody. `is_folder`: it names a folder."""
+    """The targets of an option that no user can write. `is_folder`: it names a folder."""
     yield Wrong(command, option, BELOW, "file/inside")
     yield Wrong(command, option, FOLDER, "file" if is_folder else "folder")
 

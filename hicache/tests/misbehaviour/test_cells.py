@@ -35,7 +35,7 @@ def test_a_cell_ends_as_a_failure_that_names_it(name: tuple[str, str, str], tmp_
 
 def test_the_table_has_every_stage_and_every_verb() -> None:
     assert STAGES == STAGES_OF_VERIFY, f"expected the stages of hicache verify, got {STAGES}"
-    assert KINDS.keys() == TOLD.keys(), "what is told of each kind has to be known"
+    assert KINDS.keys() == TOLD.keys(), "the expected message of each kind has to be known"
     by_stage = {stage: {one.verb for one in cells(stage)} for stage in STAGES}
     missing = set(VERBS) - by_stage["conformance"]
     assert not missing, f"the conformance suite calls every verb: {missing} are in no cell"

@@ -72,7 +72,7 @@ def test_ctrl_c_gives_the_report_of_what_there_is(interrupted: tuple[int, str], 
     assert (tmp_path / "report" / "report.html").is_file(), f"expected a report:\n{output}"
     assert "interrupted" in output, f"expected it to be said:\n{output}"
     failed = [one.node_id for one in read_run(tmp_path / "report" / "run.json").executions if one.reason]
-    assert not failed, f"an interrupt is no failure, got {failed}"
+    assert not failed, f"an interrupt is not a failure, got {failed}"
     assert "Traceback" not in output, f"expected no traceback:\n{output}"
     assert "verified: " not in output.replace("not verified: ", ""), f"expected no claim:\n{output}"
 

@@ -40,7 +40,7 @@ class Heard:
         self.words = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note each test once, and whatever went wrong."""
+        """Note each test once, and every error."""
         if report.when == "call" or not report.passed:
             self.outcomes.append(report.outcome)
             self.words += report.longreprtext
@@ -63,4 +63,4 @@ def run(adapter: type[CacheAdapter], tests: Iterable[str]) -> Heard:
 def test_a_model_sees_a_mutant(row: Row) -> None:
     heard = run(row.adapter, [row.test])
     assert heard.outcomes == ["failed"], f"{row.slug} ({row.source}): {row.test}: {heard.outcomes}\n{heard.words}"
-    assert re.search(row.told, heard.words), f"{row.slug}: expected to be told {row.told!r}, got:\n{heard.words}"
+    assert re.search(row.told, heard.words), f"{row.slug}: expected {row.told!r}, got:\n{heard.words}"

@@ -45,7 +45,7 @@ each_row = pytest.mark.parametrize(
 
 
 def defines(test: str) -> bool:
-    """Whether there is a test function of this name, whatever it is run over."""
+    """Whether there is a test function of this name, with any parameters."""
     path, _, name = test.partition("[")[0].partition("::")
     return bool(re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -121,9 +121,9 @@ def run_suite(
 def test_a_mutant_is_found_by_name_and_not_by_a_hang(pytester: pytest.Pytester, row: Row) -> None:
     code, words = run_suite(pytester, row.adapter, [row.test])
     assert code == pytest.ExitCode.TESTS_FAILED, f"{row.slug} ({row.source}) passes {row.test}:\n{words}"
-    assert re.search(row.told, words), f"{row.slug}: expected to be told {row.told!r}, got:\n{words}"
+    assert re.search(row.told, words), f"{row.slug}: expected {row.told!r}, got:\n{words}"
     waits = [wait for wait in ("did not reach call", "had not ended within") if wait in words]
-    assert not waits, f"{row.slug}: RANK-8: expected it to be told at once, got {waits} in:\n{words}"
+    assert not waits, f"{row.slug}: RANK-8: expected the error at once, got {waits} in:\n{words}"
 
 
 @pytest.mark.parametrize("adapter", SEARCHED, ids=lambda adapter: adapter.__name__)
@@ -136,7 +136,7 @@ def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(
     options = ["--hypothesis-profile", "hicache-ci", "--hicache-known-failures", str(known), "--xfail-tb"]
     _, words = run_suite(pytester, adapter, [test], *options)
     assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found by {test}:\n{words}"
-    assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
+    assert re.search(told, words), f"{adapter.__name__}: expected {told!r}, got:\n{words}"
     assert "@reproduce_failure" in words, f"{adapter.__name__}: expected a line to reproduce it, got:\n{words}"
 
 

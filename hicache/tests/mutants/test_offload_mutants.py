@@ -48,7 +48,7 @@ class KeepsFailures(OffloadCacheAdapter):
 
 
 class Overcounts(OffloadCacheAdapter):
-    """A request is told that all arrived."""
+    """A request sees all tokens as arrived."""
 
     cache_type: ClassVar[type[OffloadCache]] = mutants.CountsWhatWasFound
 

@@ -34,7 +34,7 @@ class Sent:
 
 
 class Ended:
-    """A collective that has ended. The fake one says that it has not, until somebody waits for it."""
+    """A collective that has ended. The fake one says that it has not, until a caller waits for it."""
 
     def is_completed(self) -> bool:
         return True
@@ -78,7 +78,7 @@ class FakeWorld:
 
 @contextmanager
 def fake_world(place: Topology) -> Iterator[FakeWorld]:
-    """Be this rank of its mesh: nobody waits for other ranks, and groups of the CPU are fake ones."""
+    """Be this rank of its mesh: no call waits for other ranks, and groups of the CPU are fake ones."""
     world = FakeWorld(HashStore())
     distributed.init_process_group(BACKEND, store=HashStore(), rank=world_rank(place), world_size=world_size(place))
     with ExitStack() as patched:

@@ -189,7 +189,7 @@ def test_the_order_of_components_and_capacities_does_not_matter() -> None:
     other = config_of(
         capacity_tokens=dict(reversed(list(mine.capacity_tokens.items()))), components=mine.components[::-1]
     )
-    assert opened(mine, other) == mine, "FETCH-7: expected the same configuration whatever the order of its mappings"
+    assert opened(mine, other) == mine, "FETCH-7: expected the same configuration for any order of its mappings"
 
 
 @pytest.mark.parametrize(

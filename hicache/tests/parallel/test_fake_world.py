@@ -103,7 +103,7 @@ def played(place: Topology) -> FakeWorld:
 
 
 def stuck(sent: Sequence[Sequence[Sent]]) -> dict[int, Sent]:
-    """The collective that each rank waits in for ever when all ranks run together; empty when all come to their end."""
+    """The collective in which each rank waits forever when all ranks run together; empty when all come to their end."""
     left = [list(reversed(of_rank)) for of_rank in sent]
     ready = list(range(len(left)))
     while ready:
@@ -150,7 +150,7 @@ def test_every_rank_of_a_large_world_sends_as_many_numbers_in_as_many_collective
 
 def test_no_rank_of_a_large_world_waits_for_ever(worlds: list[FakeWorld]) -> None:
     waiting = stuck([world.sent for world in worlds])
-    assert waiting == {}, f"RANK-2: these ranks wait for ever, each in this collective: {waiting}"
+    assert waiting == {}, f"RANK-2: these ranks wait forever, each in this collective: {waiting}"
 
 
 def test_a_rank_that_skips_one_collective_would_be_seen() -> None:

@@ -235,7 +235,7 @@ def test_a_call_that_other_ranks_have_made_before_is_right() -> None:
 def test_of_two_ranks_in_different_calls_both_are_named() -> None:
     world = World(topology_of(0, tp_size=2, cp_size=1, pp_size=1, dp_size=1), DictStore())
     error = part(world, [("tp", 9, "MIN progress", 2), ("tp", 9, "MAX ended", 1)])
-    assert error.ranks == (0, 1), f"nobody can tell which of two is right: expected both, got {error}"
+    assert error.ranks == (0, 1), f"which of two is right is unknown: expected both, got {error}"
 
 
 def test_a_rank_that_does_not_answer_does_not_hide_one_in_another_call() -> None:

@@ -35,7 +35,7 @@ TP_2 = topology_of(1, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
 
 
 BLOCKED_S = 10.0
-"""How long a stand-in of NCCL blocks: far beyond the deadline, and not for ever, so that a test fails by itself."""
+"""How long a stand-in of NCCL blocks: far beyond the deadline, and not forever, so that a test fails by itself."""
 
 
 class OnGpu(torch.Tensor):
@@ -319,7 +319,7 @@ def test_torch_makes_no_group_before_every_rank_has_reached_the_opening(monkeypa
 def blocks(*_: Any, **__: Any) -> Any:
     """NCCL blocks in the first collective of a group until every rank has come: here one has died."""
     threading.Event().wait(BLOCKED_S)
-    raise InvariantError(f"nobody gave up on NCCL in {BLOCKED_S:g} s")
+    raise InvariantError(f"no call gave up on NCCL in {BLOCKED_S:g} s")
 
 
 def test_a_rank_that_dies_before_the_first_collective_is_named_by_those_that_block_in_it() -> None:

@@ -1,4 +1,4 @@
-"""PoolCopier: the bytes that arrive are those that left, whatever the layouts, and nothing else changes."""
+"""PoolCopier: the bytes that arrive are those that left, for all layouts, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_page_numbers_are_sent_from_pinned_memory_without_a_wait() -> None:
     with PretendGpu() as calls:
         KernelCopies(gpu).addresses([1, 2], [3, 4])
     assert calls.made == [("cpu", True)] * 2, f"a tensor made on a GPU is a copy that is waited for, got {calls.made}"
-    assert calls.sent == [(gpu, True)] * 2, f"expected copies that nobody waits for, got {calls.sent}"
+    assert calls.sent == [(gpu, True)] * 2, f"expected copies without a wait, got {calls.sent}"
 
 
 def copier_of(page_size: int, slot_bytes: int, device: Layout, host: Layout) -> PoolCopier:

@@ -102,7 +102,7 @@ def test_a_refusal_changes_neither_pool(pools: DevicePools, verb: str, pages: li
     with pytest.raises(SlotError):
         getattr(pools, verb)(np.array(pages, dtype=np.int64))
     assert free_counts(pools) == (FULL_PAGES - 2, SWA_PAGES - 2), f"POOL-2: a refused {verb} gives nothing back"
-    assert pools.partners(held).tolist() == partners, f"POOL-2: a refused {verb} parts nobody"
+    assert pools.partners(held).tolist() == partners, f"POOL-2: a refused {verb} changes no partner"
 
 
 def test_a_window_starts_behind_the_last_page_without_a_partner(pools: DevicePools) -> None:

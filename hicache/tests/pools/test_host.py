@@ -104,7 +104,7 @@ class FakeCudaRuntime:
 
     `refused`: which registration fails, counted from 0. `calls`: registrations. `pinned`: sizes by pointer, in order.
     `unmapped`: pointers whose memory was given back to the system before it was unpinned.
-    `last_error`: of the last call that failed, until somebody asks for it: the next kernel of the model fails with it.
+    `last_error`: of the last call that failed, until it is read: the next kernel of the model fails with it.
     """
 
     def __init__(self, refused: int | None = None) -> None:
@@ -167,7 +167,7 @@ def test_pools_that_nobody_closes_are_unpinned_while_their_memory_is_there() -> 
     assert len(runtime.pinned) == TENSORS, f"{TENSORS} tensors were expected, got {runtime.pinned}"
     del pools
     gc.collect()
-    assert not runtime.pinned, f"POOL-6: nobody can close the pools any more, and pinned are {runtime.pinned}"
+    assert not runtime.pinned, f"POOL-6: the pools cannot be closed any more, and pinned are {runtime.pinned}"
     assert runtime.unmapped == [], f"POOL-6: memory was unmapped before it was unpinned: {runtime.unmapped}"
 
 
@@ -224,7 +224,7 @@ def test_what_was_pinned_is_given_back_when_the_opening_fails_later(
     with pytest.raises((OSError, ConfigurationError), match="no thread can be started"):
         UnifiedRadixCache.open(config, replace(Runtime.of(config), **broken))
     assert cuda.calls == TENSORS, f"expected {TENSORS} registrations before {failing} failed, got {cuda.calls}"
-    assert not cuda.pinned, f"POOL-6: nobody can close the cache, and {cuda.pinned} are pinned"
+    assert not cuda.pinned, f"POOL-6: the cache cannot be closed, and {cuda.pinned} are pinned"
 
 
 def test_a_pool_without_layers_needs_no_pinning() -> None:

@@ -193,7 +193,7 @@ def is_killed(world: RankWorld) -> str:
 
 
 def hangs(world: RankWorld) -> None:
-    """Rank 1 loops for ever between two calls."""
+    """Rank 1 loops forever between two calls."""
     group = groups_of(world)["tp"]
     group.barrier("begin")
     while group.rank == 1:

@@ -177,7 +177,7 @@ def test_a_rank_ends_with_the_process_that_started_it(launch: Launch, tmp_path: 
     starter.kill()
     starter.join()
     found = _last_state_of(told.read_text(encoding="ascii"), launch.timeout_s)
-    assert found in ("gone", "Z"), f"nobody else ends a rank that hangs, it is {found!r}"
+    assert found in ("gone", "Z"), f"nothing else ends a rank that hangs, it is {found!r}"
 
 
 def _last_state_of(process: str, timeout_s: float) -> str:

@@ -217,7 +217,7 @@ def test_threads_that_keep_the_same_page_keep_one(open_in: Open, tmp_path: Path)
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == [True] * 8, f"STORE-4: there is one object, whoever wrote it: {answers}"
+    assert answers == [True] * 8, f"STORE-4: there is one object, of either writer: {answers}"
     assert (len(files_of(tmp_path)), backend.stats().objects) == (1, 1), "STORE-4: one file, counted once"
     assert take(backend, "a") == page(1), "STORE-4: and it is whole"
 
@@ -261,7 +261,7 @@ def test_the_least_recently_used_of_all_processes_goes(open_in: Open) -> None:
     assert mine.has(list("abcdef")) == [True, False, False, True, True, True], "STORE-8: a was read by the other one"
     take(theirs, "d")
     put(theirs, g=page(7))
-    assert theirs.has(list("adefg")) == [False, True, True, True, True], "STORE-8: a is the oldest by now"
+    assert theirs.has(list("adefg")) == [False, True, True, True, True], "STORE-8: a is the oldest now"
     stats = theirs.stats()
     assert (stats.objects, stats.object_bytes) == (4, 4 * PAGE_BYTES), f"STORE-8: both count together: {stats}"
 

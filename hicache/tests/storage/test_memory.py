@@ -60,7 +60,7 @@ def test_what_no_capacity_can_hold_is_refused() -> None:
 def test_an_object_of_another_size_is_a_miss_and_goes(kept: int, reason: str) -> None:
     backend = MemoryStorage(SCOPE, {})
     put(backend, a=page(1, kept))
-    assert take(backend, "a") is None, f"STORE-3: an object of {kept} bytes is no page of {PAGE_BYTES}"
+    assert take(backend, "a") is None, f"STORE-3: an object of {kept} bytes is not a page of {PAGE_BYTES}"
     assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
     assert backend.has(["a"]) == [False], "it can be written anew"
 
@@ -107,10 +107,10 @@ def test_closing_waits_for_those_inside() -> None:
     while gate.enter():
         gate.leave()
     closing.join(MOMENT_S)
-    assert closing.is_alive(), "somebody is inside"
+    assert closing.is_alive(), "a caller is inside"
     gate.leave()
     closing.join()
-    assert not gate.enter(), "nobody enters a closed gate"
+    assert not gate.enter(), "a closed gate admits no caller"
 
 
 def test_a_gate_is_closed_once() -> None:

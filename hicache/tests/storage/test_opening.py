@@ -69,7 +69,7 @@ def test_what_is_in_the_way_is_refused(tmp_path: Path, name: str, hindrance: str
     with pytest.raises(ConfigurationError, match=SCOPE):
         open_backend(name, SCOPE, {"root": str(tmp_path), **OPTIONS[name]})
     assert open_files() == before, f"{hindrance}: expected no file that stays open"
-    assert [path.read_bytes() for path in files] == contents, f"{hindrance}: what is of others was changed"
+    assert [path.read_bytes() for path in files] == contents, f"{hindrance}: files of others were changed"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -89,7 +89,7 @@ def test_errors_of_another_kind_begin_no_pause() -> None:
     pause = Pause(SHORTEST_S, SteppedClock())
     with pytest.raises(ValueError, match="a bug"), pause.attempt((OSError,)):
         raise ValueError("a bug")
-    assert is_asked(pause), "a bug is no failure of the server"
+    assert is_asked(pause), "a bug is not a failure of the server"
 
 
 def fail_of(pause: Pause, clock: SteppedClock, server: str, seconds: float) -> None:

@@ -167,7 +167,7 @@ def test_a_damaged_object_is_a_miss_and_goes(open_in: Open, tmp_path: Path, size
 def test_an_object_of_another_size_is_a_miss_and_goes(open_in: Open, size: int, reason: str) -> None:
     backend = open_in("slotfile", capacity_slots=2)
     put(backend, a=page(1), b=page(2))
-    assert take(backend, "a", size) is None, f"STORE-3: the object is no page of {size} bytes"
+    assert take(backend, "a", size) is None, f"STORE-3: the object is not a page of {size} bytes"
     assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
     assert backend.has(["a", "b"]) == [False, True], "it can be written anew, and its neighbour stays"
 
@@ -225,7 +225,7 @@ def test_a_writer_that_was_taken_for_dead_confirms_nothing(open_in: Open, monkey
 
     monkeypatch.setattr(mine._files, "write", write_late)
     assert put(mine, a=page(1)) == [False], "STORE-10: the slot was not this writer's any more"
-    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is no data"
+    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is not data"
 
 
 def test_a_full_disk_makes_the_oldest_go(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def test_an_object_of_a_transaction_that_failed_is_not_there(open_in: Open, monk
 
 
 def spoil_index(root: Path) -> None:
-    """Overwrite each part of the index but its head with what is no page of a database."""
+    """Overwrite each part of the index but its head with bytes that form no page of a database."""
     path = root / SCOPE / "index.sqlite"
     content = path.read_bytes()
     with path.open("r+b") as file:

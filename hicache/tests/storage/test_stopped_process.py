@@ -1,4 +1,4 @@
-"""A process that is stopped while it holds a lock blocks nobody for ever, and is named."""
+"""A process that is stopped while it holds a lock blocks no other forever, and is named."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_who_waits_for_a_stopped_process_gives_up_and_names_it(
     open_in: Open, stopped: Stopped, caplog: pytest.LogCaptureFixture, name: str, lock: str
 ) -> None:
     backend = open_in(name, **OPTIONS[name])
-    assert put(backend, a=page(1)) == [True], "before, nobody waits"
+    assert put(backend, a=page(1)) == [True], "before, no process waits"
     with stopped(name, lock) as pid:
         assert take(backend, "a") == page(1), "who reads needs no lock"
         answers = [*put(backend, b=page(2)), backend.clear()]

@@ -151,7 +151,7 @@ def test_a_torn_write_is_found_by_the_backend(inner: str, open_in: Open) -> None
     backend = FaultyStorage(SCOPE, {"inner": within, "torn": 1})
     assert put(backend, a=page(1)) == [False], "STORE-4: it was not written whole"
     assert within.has(["a"]) == [True], "what was written is there"
-    assert take(backend, "a") is None, "STORE-4: and is no object"
+    assert take(backend, "a") is None, "STORE-4: and is not an object"
     assert within.stats().misses == {"short": 1}, f"STORE-3: counted with its reason: {within.stats()}"
     assert put(within, a=page(1)) == [True], "PF13: it can be written anew"
     assert take(within, "a") == page(1), "PF13: and read"
@@ -162,7 +162,7 @@ def test_an_object_can_go_after_it_was_there() -> None:
     put(backend, a=page(1))
     assert backend.has(["a"]) == [True], "it is there"
     assert take(backend, "a") is None, "FETCH-4: and gone when it is read"
-    assert backend.has(["a"]) == [False], "nobody claims it any more"
+    assert backend.has(["a"]) == [False], "it is not reported any more"
     put(backend, a=page(1))
     assert take(backend, "a") == page(1), "until it is set again"
 

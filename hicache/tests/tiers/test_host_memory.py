@@ -163,7 +163,7 @@ def test_only_what_a_cache_believes_is_copied(answer: object, came: int) -> None
     backend, copied = staged(inner)
     targets = [bytearray(b"abcd") for _ in range(2)]
     given = backend.get(["kv/a", "kv/b"], [[memoryview(one)[:1], memoryview(one)[1:]] for one in targets], ())
-    assert given is answer, f"the answer is given as it is, got {given}"
+    assert given is answer, f"the answer is given unchanged, got {given}"
     found = [bytes(one) for one in targets]
     assert found == [b"!!!!"] * came + [b"abcd"] * (2 - came), f"STORE-16: of {answer}, got {found}"
     assert copied == [("get", 4 * came)], f"got {copied}"
@@ -186,5 +186,5 @@ def test_what_is_read_late_is_what_was_given() -> None:
     assert backend.set(["kv/a"], [[memoryview(source)]], ()) == [True], "it says that it is stored"
     source[:] = b"!!!!"
     found = [bytes(piece) for page in inner.later for piece in page]
-    assert found == [b"abcd"], f"STORE-16: the memory is another's by now, got {found}"
+    assert found == [b"abcd"], f"STORE-16: the memory now has another owner, got {found}"
     assert copied == [("set", 4)], f"got {copied}"

@@ -258,7 +258,7 @@ def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.Lo
         assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "one answer for two keys counts as none"
     assert len(caplog.records) == 1, f"only the first error is logged, got {caplog.messages}"
     query = PrefixQuery(KEYS, ())
-    assert answer(worker, StorageKind.QUERY, query) == 0, "STORE-12: 99 of 2 pages is no answer"
+    assert answer(worker, StorageKind.QUERY, query) == 0, "STORE-12: 99 of 2 pages is invalid"
     assert worker.errors == 3, f"STORE-12: three calls raised or gave no answer, counted are {worker.errors}"
 
 

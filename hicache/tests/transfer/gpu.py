@@ -86,7 +86,7 @@ class Gpu:
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """What is in memory at this moment, whatever streams have still to do."""
+    """What is in memory at this moment, before pending work of streams."""
     return getattr(tensor, "raw", tensor)
 
 

@@ -645,7 +645,7 @@ def test_a_thread_copies_a_backup_at_once() -> None:
     with closing(open_copies(ExecutorKind.THREADED, BACKUP, copier)) as backups:
         backups.submit(job(1, BACKUP))
         backups.wait(1)
-    assert copier.copied == [1], "nobody reads a backup layer by layer"
+    assert copier.copied == [1], "a backup has no reader of single layers"
 
 
 def test_jobs_of_a_direction_run_in_order(copier: GatedCopier, copies: ThreadExecutor[CopyJob]) -> None:
@@ -701,7 +701,7 @@ def test_the_end_finishes_what_runs_and_drops_what_waits(copier: GatedCopier, co
     closer = Thread(target=copies.close)
     closer.start()
     while not copies._is_closing:
-        assert closer.is_alive(), "the executor is closed by now"
+        assert closer.is_alive(), "the executor is already closed"
     copier.gates[BACKUP].set()
     closer.join(TIMEOUT_S)
     assert copier.copied == [1], "the copy that runs is finished, the next one is not begun"

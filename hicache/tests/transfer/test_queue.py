@@ -18,7 +18,7 @@ from hicache.types import SHARED, StorageKind, TransferKind, TransferPhase
 
 
 class ManualExecutor(Generic[JobT]):
-    """Runs nothing. A wait or a stop ends a job as it is.
+    """Runs nothing. A wait or a stop ends a job unfinished.
 
     `jobs`: by number, those that were submitted. `waited`, `forgotten`: the numbers that the queue passed, in order.
     """
@@ -292,7 +292,7 @@ def test_layers_are_those_of_the_operation_s_own_job(controller: Controller, exe
     second = enqueue(controller, LOAD, 2)
     executor.report(1, 1, has_ended=False)
     assert controller.layers_done(first) == 1, "as many as its job has done"
-    assert controller.layers_done(second) == 0, "HOST-6: a transfer in the queue has no layer yet, whatever runs"
+    assert controller.layers_done(second) == 0, "HOST-6: a transfer in the queue has no layer yet, while others run"
     assert not controller.wait_layer(second, 0), "HOST-6: nothing of a transfer in the queue may be read"
     assert not executor.waited, f"a transfer in the queue has no job to wait for, got {executor.waited}"
     assert controller.wait_layer(first, 0), "the executor says that the layer may be read"

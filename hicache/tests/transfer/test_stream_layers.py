@@ -1,4 +1,4 @@
-"""Layers on CUDA streams: what a request may read while its load-back runs, and that nobody waits for it."""
+"""Layers on CUDA streams: what a request may read while its load-back runs, and that nothing waits for it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def main(
 
 
 def _run(name: str, hosts: int, prompts: int, folder: Path) -> int:
-    # The parent is told of Ctrl-C as well, and ends this process.
+    # The parent gets Ctrl-C as well, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ON_HOSTS[name]
     with Network(hosts) as network:

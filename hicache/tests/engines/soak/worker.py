@@ -107,7 +107,7 @@ def _failed(stats: StorageStats) -> int:
 
 def main() -> None:
     """Do the work of a file, and print the report as JSON."""
-    # The process that started this one is told of Ctrl-C as well, and ends it.
+    # The process that started this one gets Ctrl-C as well, and ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     report = done(Work(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
     print(json.dumps(asdict(report)))  # noqa: T201 - the other process reads it

@@ -1,4 +1,4 @@
-"""Hf3fsStorage: pages that anybody may reuse, never the wrong bytes, and a service that is gone."""
+"""Hf3fsStorage: pages that any process may reuse, never the wrong bytes, and a service that is gone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_bytes_under_another_key_are_damage(open_here: OpenHere) -> None:
     own(backend).file.write([Page("b", 0, [memoryview(page(1))])])
     assert take(backend, "a") is None, "STORE-3: the same bytes were kept under another name"
     assert backend.stats().misses == {"corrupt": 1}, f"counted with its reason: {backend.stats()}"
-    assert backend.has(["a"]) == [False], "PF13: what nobody can read goes"
+    assert backend.has(["a"]) == [False], "PF13: an unreadable page goes"
     assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"
     assert take(backend, "a") == page(2), "PF13: and read"
 
@@ -127,7 +127,7 @@ def test_bytes_under_another_key_are_damage(open_here: OpenHere) -> None:
 def test_an_object_of_another_size_is_a_miss_and_goes(open_here: OpenHere, size: int, reason: str) -> None:
     backend = open_here()
     put(backend, a=page(1), b=page(2))
-    assert take(backend, "a", size) is None, f"STORE-3: the object is no page of {size} bytes"
+    assert take(backend, "a", size) is None, f"STORE-3: the object is not a page of {size} bytes"
     assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
     assert backend.has(["a", "b"]) == [False, True], "it can be written anew, and its neighbour stays"
 
@@ -161,7 +161,7 @@ def test_a_write_that_fails_gives_its_page_back(
 def test_a_writer_that_was_too_slow_confirms_nothing(
     open_in: Open, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody has any time: what is reserved is given to the next one who asks.
+    # Reservations end at once: the next caller gets the page.
     url = serve(Catalogue(None, age_limit_s=0)).url
     told = {"page_bytes": PAGE_BYTES, "metadata_url": url, "capacity_pages": 1}
     mine, theirs = (open_in("hf3fs", **told) for _ in range(2))
@@ -174,7 +174,7 @@ def test_a_writer_that_was_too_slow_confirms_nothing(
     monkeypatch.setattr(own(mine).file, "write", write_late)
     assert put(mine, a=page(1)) == [False], "STORE-10: the page was not this writer's any more"
     assert mine.stats().refused == {"error": 1}, f"counted with its reason: {mine.stats()}"
-    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is no data"
+    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is not data"
 
 
 def test_without_a_service_every_verb_has_an_answer(open_here: OpenHere, service: MetadataService) -> None:
@@ -215,7 +215,7 @@ def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
     put(backend, a=page(1))
     service.close()
     serve(Catalogue(None), port=service.port)
-    assert take(backend, "a") is None, "nobody knows where it is"
+    assert take(backend, "a") is None, "its place is unknown"
     assert put(backend, a=page(2)) == [True], "it is written again"
     assert take(backend, "a") == page(2), "and read"
 

@@ -107,7 +107,7 @@ class Requests:
 
 
 class Interrupted:
-    """A lock: whoever gives it back is followed by `act`, which may take it."""
+    """A lock: each release is followed by `act`, which may take it."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._lock, self._act, self._is_acting = Lock(), act, False
@@ -232,7 +232,7 @@ def test_what_a_dead_writer_reserved_is_free_some_time_after_a_restart(file: Pat
     with closing(open_at(file, clock)) as catalogue:
         assert catalogue.reserve(STATE, ["b"]).indices == [(False, -1)], "its writer may still be there"
         clock.advance(AGE_LIMIT_S)
-        assert catalogue.reserve(STATE, ["b"]).indices == [(False, 0)], "but not for ever"
+        assert catalogue.reserve(STATE, ["b"]).indices == [(False, 0)], "but not forever"
 
 
 def test_a_line_that_was_not_finished_was_not_answered(file: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_journal_that_does_not_fit_is_refused_and_stays(file: Path, line: byte
     before = file.read_bytes()
     with pytest.raises(ConfigurationError, match="journal is invalid"):
         open_at(file)
-    assert (file.read_bytes(), journal_of(file).read_bytes()) == (before, line), "STORE-10: both stay as they are"
+    assert (file.read_bytes(), journal_of(file).read_bytes()) == (before, line), "STORE-10: both stay unchanged"
 
 
 def test_lines_that_the_file_has_taken_over_change_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_a_full_disk_at_the_start_is_a_mistake_of_the_configuration(
         with pytest.raises(ConfigurationError, match=r"metadata\.json cannot be used: .*No space left"):
             open_at(file)
     assert descriptors_of_this_process() == descriptors, "no file stays open"
-    assert file.read_bytes() == before, "STORE-10: it stays as it is"
+    assert file.read_bytes() == before, "STORE-10: it stays unchanged"
     with closing(open_at(file)) as found:
         assert found.exist(STATE, "a") == [True], "STORE-10: nothing is lost"
 
@@ -387,7 +387,7 @@ def test_a_file_that_is_wrong_is_refused_and_stays(file: Path, table: object) ->
     file.write_text(json.dumps({"0:kv": table}))
     with pytest.raises(ConfigurationError, match="'0:kv'"):
         open_at(file)
-    assert json.loads(file.read_text()) == {"0:kv": table}, "STORE-10: it stays as it is"
+    assert json.loads(file.read_text()) == {"0:kv": table}, "STORE-10: it stays unchanged"
 
 
 def test_a_rank_with_and_without_its_namespace_is_refused(file: Path) -> None:

@@ -38,7 +38,7 @@ REPEATED = {"exist", "find", "confirmed", "exist in two"}
 
 
 class Says:
-    """Listens, and says the same bytes to whoever asks, None for nothing at all. `asked`: how often."""
+    """Listens, and says the same bytes to each client, None for nothing at all. `asked`: how often."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer
@@ -118,7 +118,7 @@ def test_only_what_changes_nothing_is_asked_again(verb: str) -> None:
 
 
 class Drips(Says):
-    """Listens, and says one byte after the other, for ever."""
+    """Listens, and says one byte after the other, without end."""
 
     def _serve(self) -> None:
         with suppress(OSError):

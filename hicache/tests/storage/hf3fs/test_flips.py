@@ -51,7 +51,7 @@ def test_damage_of_the_metadata_is_refused_or_costs_pages(tmp_path: Path, name: 
         try:
             catalogue = Catalogue(folder / METADATA)
         except ConfigurationError:
-            assert (folder / name).read_bytes() == damaged, "STORE-10: what is refused stays as it is"
+            assert (folder / name).read_bytes() == damaged, "STORE-10: a refused file stays unchanged"
             continue
         served += 1
         usage = catalogue.usages("0:").values()

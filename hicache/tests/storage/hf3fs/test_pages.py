@@ -1,4 +1,4 @@
-"""Pages: each is free, reserved or confirmed, whatever writers say, and in which order."""
+"""Pages: each is free, reserved or confirmed, for all calls of writers in any order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_key_twice_in_a_batch_gets_one_page() -> None:
     pages = fresh()
     assert reserve(pages, "x", "x", "y") == [(False, 2), (False, 2), (False, 1)], "one page for x"
     done = pages.confirm([("x", 2), ("x", 2), ("y", 1)], [], None)
-    assert done.refused == [], f"what was told twice was written twice: {done}"
+    assert done.refused == [], f"a page confirmed twice was written twice: {done}"
     assert pages.usage == (3, 2, 0, 1), f"two keys with a page, none reserved, one free: {pages.usage}"
 
 
@@ -67,7 +67,7 @@ def test_two_writers_of_a_key_leave_one_page() -> None:
     assert pages.confirm([("a", second)], [], None).refused == [], "who is first has the key"
     done = pages.confirm([("a", first)], [], None)
     assert (done.refused, done.change.freed) == ([], [first]), f"the other's page is free again: {done}"
-    assert pages.find(["a"]) == [second], "the page that readers were told stays"
+    assert pages.find(["a"]) == [second], "the page that readers got stays"
 
 
 def test_a_batch_larger_than_all_pages_is_told_so() -> None:
@@ -85,7 +85,7 @@ def test_a_page_whose_writer_says_nothing_is_handed_out_again() -> None:
     assert reserve(pages, "b", now_s=AGE_LIMIT_S - 1) == [(False, NO_PAGE)], "its writer has time"
     found = pages.reserve(["b"], AGE_LIMIT_S, AGE_LIMIT_S, None)
     assert (found.indices, found.evicted, found.change.freed) == ([(False, 0)], 0, [0]), f"but no longer: {found}"
-    assert pages.confirm([("a", 0)], [], None).refused == [0], "who comes too late is told so"
+    assert pages.confirm([("a", 0)], [], None).refused == [0], "a late writer is refused"
     assert pages.confirm([("b", 0)], [], None).refused == [], "whose page it is now can confirm it"
 
 
@@ -107,14 +107,14 @@ class PagesMachine(RuleBasedStateMachine):
 
     @rule(keys=KEYS)
     def reserve(self, keys: list[str]) -> None:
-        """A batch is told pages that differ, and keeps those that it was told."""
+        """A batch gets pages that differ, and keeps those that it got."""
         found = self.pages.reserve(keys, self.now_s, AGE_LIMIT_S, None)
         told = {key: page for key, (_, page) in zip(keys, found.indices, strict=True)}
         taken = [page for page in told.values() if page != NO_PAGE]
-        assert len(set(taken)) == len(taken), f"two keys were told one page: {told}"
+        assert len(set(taken)) == len(taken), f"two keys got one page: {told}"
         there = {key for key, (is_there, _) in zip(keys, found.indices, strict=True) if is_there}
         seen = {key for key, is_there in zip(keys, self.pages.exist(keys), strict=True) if is_there}
-        assert there == seen, f"told to be there: {there}, and can be seen: {seen}"
+        assert there == seen, f"expected {there}, got {seen}"
 
     @rule(written=WRITTEN, released=RELEASED)
     def confirm(self, written: list[tuple[str, int]], released: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Saver: it saves when the journal is long, goes on after a failure, and ends when it is told to."""
+"""Saver: it saves when the journal is long, goes on after a failure, and ends on request."""
 
 from __future__ import annotations
 

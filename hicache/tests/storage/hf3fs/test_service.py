@@ -33,7 +33,7 @@ def keep(catalogue: Catalogue, key: str) -> None:
 
 
 def told(service: MetadataService, request: bytes) -> bytes:
-    """All that is answered to these bytes, while nobody says that there will be no more."""
+    """The whole answer to these bytes, on a connection that stays open."""
     with socket.create_connection((str(service.host), service.port), timeout=30) as connection:
         connection.sendall(request)
         answer = b""
@@ -58,9 +58,9 @@ def test_what_follows_a_body_that_was_not_read_is_no_request(
     service = serve(catalogue)
     answer = told(service, POST + f"{head}\r\n\r\n".encode() + CLEAR)
     assert answer.startswith(b"HTTP/1.1 4"), f"SEC-4: expected 4xx, got {answer[:100]!r}"
-    # Whatever else it would answer comes before this.
+    # Any further answer comes before this.
     service.close()
-    assert catalogue.exist("0:kv", "a") == [True], "SEC-4: nobody asked to clear it"
+    assert catalogue.exist("0:kv", "a") == [True], "SEC-4: it was not cleared"
 
 
 def test_a_body_that_does_not_come_is_given_up(service: MetadataService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_what_others_get_wrong_is_answered_better(
     connection.close()
 
 
-# Connections: there are never so many that the service cannot go on, and none is held for ever.
+# Connections: there are never so many that the service cannot go on, and none is held forever.
 
 
 def opened(service: MetadataService) -> socket.socket:

@@ -53,7 +53,7 @@ def test_plain_files_are_used_where_3fs_is_not(
     for options in ({"root": elsewhere}, {"usrbio": False}):
         backend = open_here(**options)
         put(backend, **{f"{len(options)}a": page(1)})
-    assert stand_in.submissions == [], "no ring was asked for, or could be had"
+    assert stand_in.submissions == [], "no ring was requested or available"
     with pytest.raises(ConfigurationError, match=r"'usrbio'.*is not installed, or .* is not on 3FS"):
         open_here(root=elsewhere, usrbio=True)
 
