@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
+from itertools import product
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, cast
 
@@ -47,6 +48,7 @@ from hicache.pools.host import HostPools, require_device, runtime_for
 from hicache.prometheus import CacheMetrics
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
+from hicache.stats import PoolStats, Stats, StorageStats
 from hicache.storage.keys import StorageKeys, warn_of_no_fingerprint
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.controller import HybridCacheController
@@ -263,7 +265,7 @@ class UnifiedRadixCache:
             opened.pop_all()
         cache = cls(kept, tiers)
         if metrics is not None:
-            metrics.add(cache)
+            metrics.add(cache, partial(stats_of, cache))
         return cache
 
     # Keys.
@@ -851,6 +853,27 @@ class UnifiedRadixCache:
             return None
         aligned = found.reached_end * self.config.page_size // chunk * chunk
         return aligned if aligned > found.anchor.end * self.config.page_size else None
+
+
+def stats_of(cache: UnifiedRadixCache) -> Stats:
+    """What a cache says of itself. Any thread may ask, also once the cache is closed."""
+    config, host, storage = cache.config, cache.host, cache.storage
+    tiers: list[tuple[Tier, DevicePools | HostPools]] = [(Tier.DEVICE, cache.pools)]
+    queues: dict[str, tuple[int, int]] = {}
+    if host is not None:
+        tiers.append((Tier.HOST, host.pools))
+        queues = {kind.value: host.controller.lengths(kind) for kind in TransferKind}
+    of_storage = None
+    if storage is not None:
+        queues |= {"storage_read": storage.reads.lengths, "storage_write": storage.writes.lengths}
+        worker, abandoned = storage.worker, len(cache.liveness.abandoned)
+        of_storage = StorageStats(storage.name, worker.errors_by_verb, abandoned, worker.breaker)
+    pools: list[PoolStats] = []
+    for (tier, of_tier), name in product(tiers, config.components):
+        allocator, unit = of_tier.allocators[name], 1 if name == Component.MAMBA else config.page_size
+        free = allocator.free_pages
+        pools.append(PoolStats(tier, name, free * unit, (allocator.capacity_pages - free) * unit))
+    return Stats(config, cache.counters, pools, queues, of_storage)
 
 
 def _required(tier: T | None, config: CacheConfig, name: str) -> T:

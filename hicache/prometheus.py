@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hicache.clock import Clock, WallClock
 from hicache.config import CacheConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.parallel.group import Group, Reduction
+from hicache.stats import Stats
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend
 from hicache.storage.wrappers import StorageWrapper
-from hicache.types import Component, Tier, TransferKind
-
-if TYPE_CHECKING:
-    from hicache.cache import UnifiedRadixCache
+from hicache.types import Tier
 
 T = TypeVar("T")
 Sample = tuple[tuple[str, ...], float]
@@ -39,39 +37,39 @@ class Metric:
     kind: str
     labels: tuple[str, ...]
     help: str
-    read: Callable[[UnifiedRadixCache], Iterator[Sample]] | None
+    read: Callable[[Stats], Iterator[Sample]] | None
 
 
-def _match_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (Tier.DEVICE.value,), cache.counters.traffic.tokens_matched_device
-    yield (Tier.HOST.value,), cache.counters.traffic.tokens_matched_host
-    yield ("none",), cache.counters.traffic.tokens_missed
+def _match_tokens(stats: Stats) -> Iterator[Sample]:
+    yield (Tier.DEVICE.value,), stats.counters.traffic.tokens_matched_device
+    yield (Tier.HOST.value,), stats.counters.traffic.tokens_matched_host
+    yield ("none",), stats.counters.traffic.tokens_missed
 
 
-def _prefetch_tokens(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (), cache.counters.traffic.tokens_prefetched
+def _prefetch_tokens(stats: Stats) -> Iterator[Sample]:
+    yield (), stats.counters.traffic.tokens_prefetched
 
 
-def _bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    counters = cache.counters
+def _bytes(stats: Stats) -> Iterator[Sample]:
+    counters = stats.counters
     yield ("backup",), counters.bytes_backed_up
     yield ("load",), counters.bytes_loaded
     yield ("store",), counters.bytes_stored
     yield ("prefetch",), counters.bytes_prefetched
 
 
-def _staged_bytes(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    if cache.storage is not None:
-        yield (cache.storage.name,), cache.counters.bytes_staged
+def _staged_bytes(stats: Stats) -> Iterator[Sample]:
+    if stats.storage is not None:
+        yield (stats.storage.name,), stats.counters.bytes_staged
 
 
-def _evictions(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield (Tier.DEVICE.value,), cache.counters.traffic.device_evictions
-    yield (Tier.HOST.value,), cache.counters.traffic.host_evictions
+def _evictions(stats: Stats) -> Iterator[Sample]:
+    yield (Tier.DEVICE.value,), stats.counters.traffic.device_evictions
+    yield (Tier.HOST.value,), stats.counters.traffic.host_evictions
 
 
-def _prefetches(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    counters, storage = cache.counters, cache.config.storage
+def _prefetches(stats: Stats) -> Iterator[Sample]:
+    counters, storage = stats.counters, stats.config.storage
     if storage is not None:
         yield ("complete",), counters.traffic.prefetches_completed
         yield (storage.stop_policy.value,), counters.prefetches_cut
@@ -81,52 +79,42 @@ def _prefetches(cache: UnifiedRadixCache) -> Iterator[Sample]:
         yield ("limit",), counters.prefetches_limited
 
 
-def _refused(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    yield ("backup",), cache.counters.backups_refused
-    yield ("store",), cache.counters.stores_failed
+def _refused(stats: Stats) -> Iterator[Sample]:
+    yield ("backup",), stats.counters.backups_refused
+    yield ("store",), stats.counters.stores_failed
 
 
-def _storage_errors(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    if cache.storage is not None:
-        for verb, errors in cache.storage.worker.errors_by_verb.items():
-            yield (cache.storage.name, verb), errors
+def _storage_errors(stats: Stats) -> Iterator[Sample]:
+    if stats.storage is not None:
+        for verb, errors in stats.storage.errors.items():
+            yield (stats.storage.name, verb), errors
 
 
-def _abandoned(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    if cache.storage is not None:
-        yield (cache.storage.name,), len(cache.liveness.abandoned)
+def _abandoned(stats: Stats) -> Iterator[Sample]:
+    if stats.storage is not None:
+        yield (stats.storage.name,), stats.storage.abandoned
 
 
-def _breaker_open(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    if cache.storage is not None and (breaker := cache.storage.worker.breaker) is not None:
-        yield (cache.storage.name,), breaker.is_open
+def _breaker_open(stats: Stats) -> Iterator[Sample]:
+    if stats.storage is not None and (breaker := stats.storage.breaker) is not None:
+        yield (stats.storage.name,), breaker.is_open
 
 
-def _pauses(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    if cache.storage is not None and (breaker := cache.storage.worker.breaker) is not None:
-        yield (cache.storage.name,), breaker.pauses
+def _pauses(stats: Stats) -> Iterator[Sample]:
+    if stats.storage is not None and (breaker := stats.storage.breaker) is not None:
+        yield (stats.storage.name,), breaker.pauses
 
 
-def _queues(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    lengths: dict[str, tuple[int, int]] = {}
-    if cache.host is not None:
-        lengths |= {kind.value: cache.host.controller.lengths(kind) for kind in TransferKind}
-    if cache.storage is not None:
-        lengths |= {"storage_read": cache.storage.reads.lengths, "storage_write": cache.storage.writes.lengths}
-    for queue, (waiting, running) in lengths.items():
+def _queues(stats: Stats) -> Iterator[Sample]:
+    for queue, (waiting, running) in stats.queues.items():
         yield (queue, "waiting"), waiting
         yield (queue, "running"), running
 
 
-def _slots(cache: UnifiedRadixCache) -> Iterator[Sample]:
-    tiers: list[tuple[Tier, Any]] = [(Tier.DEVICE, cache.pools)]
-    tiers += [(Tier.HOST, cache.host.pools)] if cache.host is not None else []
-    for tier, pools in tiers:
-        for component in cache.config.components:
-            allocator = pools.allocators[component]
-            unit = 1 if component == Component.MAMBA else cache.config.page_size
-            yield (tier.value, component, "free"), allocator.free_pages * unit
-            yield (tier.value, component, "used"), (allocator.capacity_pages - allocator.free_pages) * unit
+def _slots(stats: Stats) -> Iterator[Sample]:
+    for pool in stats.pools:
+        yield (pool.tier.value, pool.component, "free"), pool.free
+        yield (pool.tier.value, pool.component, "used"), pool.used
 
 
 METRICS = (
@@ -247,7 +235,7 @@ class CacheMetrics:
             if one.read is None
         }
         # Replaced as a whole, so that a scrape by another thread sees either all of a change or nothing of it.
-        self._state: tuple[Mapping[tuple[str, tuple[str, ...]], float], tuple[UnifiedRadixCache, ...]] = ({}, ())
+        self._state: tuple[Mapping[tuple[str, tuple[str, ...]], float], Mapping[object, Callable[[], Stats]]] = ({}, {})
         try:
             self.registry.register(self)
         except ValueError as error:
@@ -255,22 +243,21 @@ class CacheMetrics:
 
     # What a cache calls.
 
-    def add(self, cache: UnifiedRadixCache) -> None:
-        """Expose a cache from now on."""
+    def add(self, cache: object, stats: Callable[[], Stats]) -> None:
+        """Expose a cache from now on. `stats`: what it says of itself; any thread may call it."""
         closed, caches = self._state
-        self._state = closed, (*caches, cache)
+        self._state = closed, {**caches, cache: stats}
 
-    def remove(self, cache: UnifiedRadixCache) -> None:
+    def remove(self, cache: object) -> None:
         """The cache is closed: keep what it has counted. A second call has no effect."""
         closed, caches = self._state
-        others = tuple(one for one in caches if one is not cache)
-        if len(others) == len(caches):
+        if cache not in caches:
             return
-        kept = dict(closed)
+        kept, stats = dict(closed), caches[cache]()
         for metric in METRICS:
             if metric.kind == "counter":
-                _sum_up(kept, metric, cache)
-        self._state = kept, others
+                _sum_up(kept, metric, stats)
+        self._state = kept, {one: read for one, read in caches.items() if one is not cache}
 
     def measured_backend(
         self, open_backend: Callable[[str], StorageBackend], config: CacheConfig
@@ -305,13 +292,14 @@ class CacheMetrics:
     def collect(self) -> Iterator[Any]:
         """Every metric, as of now."""
         closed, caches = self._state
+        every = [stats() for stats in caches.values()]
         for metric in METRICS:
             if metric.kind not in self._families:
                 yield from self._histograms[metric.name].collect()
                 continue
             totals = {key: value for key, value in closed.items() if key[0] == metric.name}
-            for cache in caches:
-                _sum_up(totals, metric, cache)
+            for stats in every:
+                _sum_up(totals, metric, stats)
             family = self._family(metric)
             for (_, labels), value in totals.items():
                 family.add_metric(labels, value)
@@ -325,11 +313,11 @@ def _rank(topology: Topology) -> tuple[str, ...]:
     return tuple(str(getattr(topology, label)) for label in RANK)
 
 
-def _sum_up(totals: dict[tuple[str, tuple[str, ...]], float], metric: Metric, cache: UnifiedRadixCache) -> None:
+def _sum_up(totals: dict[tuple[str, tuple[str, ...]], float], metric: Metric, stats: Stats) -> None:
     """Add what a cache says of a metric."""
     assert metric.read is not None, f"{metric.name} is read from a cache"
-    rank = _rank(cache.config.topology)
-    for labels, value in metric.read(cache):
+    rank = _rank(stats.config.topology)
+    for labels, value in metric.read(stats):
         key = (metric.name, (*rank, *labels))
         totals[key] = totals.get(key, 0) + value
 

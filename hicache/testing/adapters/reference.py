@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hicache.cache import HostTier, UnifiedRadixCache
+from hicache.cache import HostTier, UnifiedRadixCache, stats_of
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, read_extra_config
@@ -323,11 +323,12 @@ class ReferenceAdapter(CacheAdapter):
         return {one.name: getattr(counters, one.name) for one in fields(counters) if one.name != "traffic"}
 
     def reported_metrics(self) -> Mapping[str, int]:
+        stats = stats_of(self.cache)
         samples = {
             (metric.name, *labels): int(value)
             for metric in METRICS
             if metric.kind == "counter" and metric.read is not None
-            for labels, value in metric.read(self.cache)
+            for labels, value in metric.read(stats)
         }
         return {name: samples[sample] for name, sample in REPORTED.items()}
 

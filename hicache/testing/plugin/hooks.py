@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,17 @@ import pytest
 from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
-from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, read_tags
+from hicache.testing.plugin.tags import (
+    CLAUSE_ID,
+    COLLECTIVES,
+    FINAL_CHECK,
+    KNOWN_FAILURE,
+    PROCESSES,
+    STARTED_BEFORE,
+    SUITES,
+    Tags,
+    read_tags,
+)
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -22,15 +32,6 @@ if TYPE_CHECKING:
     from hicache.testing.plugin.session import SuiteSession
 
 _PROFILE_OPTION = "--hypothesis-profile"
-
-FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
-"""A check that runs after the test has passed; a failure of it fails the test."""
-
-STARTED_BEFORE = pytest.StashKey[int]()
-"""The number of processes that were started before the test."""
-
-KNOWN_FAILURE = pytest.StashKey[str]()
-"""The position of the entry that lists a test as a known failure."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

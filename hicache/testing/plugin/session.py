@@ -31,7 +31,6 @@ from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, r
 from hicache.testing.plugin.commit import commit
 from hicache.testing.plugin.devices import driver, gpu_names
 from hicache.testing.plugin.evidence import CALLED, evidence
-from hicache.testing.plugin.hooks import KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, outdated, read_known_failures
 from hicache.testing.plugin.options import (
     BACKEND,
@@ -60,6 +59,7 @@ from hicache.testing.plugin.tags import (
     CLAUSE_ID,
     COLLECTIVES,
     EVIDENCE,
+    KNOWN_FAILURE,
     OPERATIONS,
     PROCESSES,
     Tags,

@@ -2,7 +2,8 @@
 
 from hicache.testing.replay.configuration import NEVER, UNLIMITED, HostSettings, ReplaySettings, StorageSettings
 from hicache.testing.replay.limits import Survey, lru_hit_tokens, optimal_hit_tokens, survey
-from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome, write_report
+from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome
+from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import replay
 from hicache.testing.replay.sample import Sample, replay_sample, samples
 from hicache.testing.replay.tally import Part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from hicache.errors import ConfigurationError
 from hicache.testing.replay.latency import Latency
 from hicache.testing.replay.limits import Survey, lru_hit_tokens
 from hicache.testing.replay.tally import Part, Window, share
-from hicache.testing.report.redaction import without_secrets
 from hicache.testing.traces import Trace
 
 SCHEMA_VERSION = 4
@@ -133,24 +132,6 @@ def storage_outcome(
         unbounded_hit_rates=tuple(share(hit, part.input_tokens) for hit, part in zip(hits, parts, strict=False)),
         parts=tuple(parts),
     )
-
-
-def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
-    """Write the outcome, its plot and its page, without secrets, to a directory, which is created if needed.
-
-    The outcome is JSON in ASCII, so that any message can be written. The plot is SVG, and the page is HTML.
-    """
-    # Only a report needs matplotlib and templates.
-    from hicache.testing.replay.page import render_replay
-    from hicache.testing.replay.plot import draw_replay
-
-    outcome = without_secrets(outcome)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{name}.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="ascii")
-    picture = directory / f"{name}.svg"
-    draw_replay(outcome, picture)
-    page = render_replay(outcome, picture.read_bytes(), f"{name}.json")
-    (directory / f"{name}.html").write_text(page, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

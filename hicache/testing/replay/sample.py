@@ -9,7 +9,8 @@ from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import OF_NAME
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings, can_replay
-from hicache.testing.replay.outcome import ReplayOutcome, write_report
+from hicache.testing.replay.outcome import ReplayOutcome
+from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import Progress, replay
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.testing.traces import BLOCK_TOKENS, SHORT_TRACE, Trace, generate_trace, write_trace

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.architecture.layers import broken_rules, read_imports
+from hicache.tests.architecture.layers import Import, broken_rules, read_imports
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("hicache", *SUITES)
@@ -71,3 +73,47 @@ def test_a_forbidden_import_is_named(tmp_path: Path, path: str, source: str, tar
 def test_a_permitted_import_passes(tmp_path: Path, path: str, source: str) -> None:
     objections = _objections(tmp_path, path, source)
     assert not objections, f"{source!r} in {path} is permitted, got {objections}"
+
+
+TO_A_SUBCLASS = ("hicache.testing.adapters.reference", "hicache.testing.adapters.modelled")
+"""The one import of a module that imports the importer: inside a function, of a class below the function's own."""
+
+
+def circle(imports: Iterable[Import]) -> list[str]:
+    """The modules of a circle, in order; empty when there is none. Imports in functions and for types count."""
+    found = list(imports)
+    modules = {one.importer for one in found}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for one in found:
+        parent = one.target.rpartition(".")[0]
+        target = one.target if one.target in modules else parent
+        if target in modules and target != one.importer and (one.importer, target) != TO_A_SUBCLASS:
+            graph[one.importer].add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other() -> None:
+    found = circle(read_imports(ROOT, FOLDERS))
+    assert not found, f"modules that import each other: {' < '.join(found)}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from hicache.b import B",
+        "import hicache.b",
+        "def f():\n    from hicache import b",
+        "if T:\n    import hicache.b",
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, source: str) -> None:
+    (tmp_path / "hicache").mkdir()
+    (tmp_path / "hicache/a.py").write_text(source, encoding="utf-8")
+    (tmp_path / "hicache/b.py").write_text("import hicache.c", encoding="utf-8")
+    (tmp_path / "hicache/c.py").write_text("from .a import A", encoding="utf-8")
+    found = circle(read_imports(tmp_path, ("hicache",)))
+    assert set(found) == {"hicache.a", "hicache.b", "hicache.c"}, f"expected a, b and c, got {found}"
