@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,7 +138,16 @@ MetricsPort = Annotated[
 ]
 
 
+OPTIONS_OF = {
+    "--host": ("write_policy", "host_layout", "executor"),
+    "--storage": ("storage_config", "stop_policy", "queue_steps", "restart_at"),
+    "swa in --components": ("window",),
+}
+"""The options that have an effect only beside another one."""
+
+
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
+    context: typer.Context,
     trace: TraceFile = None,
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
     capacity: DeviceCapacity = "25%",
@@ -175,20 +186,33 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     console, requests = Console(emoji=False), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
     names = tuple(map(str.strip, components.split(",")))
     known_names("--components", "component", names, COMPONENTS)
-    _check_tiers(capacity, host, storage, storage_config)
+    _check_tiers(context, capacity, host, storage, storage_config)
     with option("--restart-at"):
         tier = StorageSettings(storage or "", storage_config, stop_policy, queue_steps, restart_at)
     host_tier = None if host is None else HostSettings(host, write_policy, host_layout, executor)
-    storage_tier = None if storage is None else tier
     sizes = (page_size, capacity, names, policy, window, running, check_every)
-    settings = ReplaySettings(*sizes, host=host_tier, storage=storage_tier)
+    settings = ReplaySettings(*sizes, host=host_tier, storage=None if storage is None else tier)
     cache = adapter_class(adapter)
     writable_file("--metrics-file", metrics_file)
     writable_folder("--report", report, FILES)
     _report(console, _replayed(console, requests, cache, settings, metrics_file, metrics_port), report)
 
 
-def _check_tiers(capacity: str, host: str | None, storage: str | None, storage_config: str) -> None:
+def _require_effect(context: typer.Context, given: Mapping[str, object]) -> None:
+    """Usage error for an option of a tier or a component that is absent. `given`: None for what is absent."""
+    for needed, names in OPTIONS_OF.items():
+        for name in names if given[needed] is None else ():
+            source, value = context.get_parameter_source(name), context.params[name]
+            if source is not None and source.name == "COMMANDLINE":
+                text = value.value if isinstance(value, Enum) else value
+                raise typer.BadParameter(
+                    f"{text} has no effect: it needs {needed}", param_hint=f"--{name.replace('_', '-')}"
+                )
+
+
+def _check_tiers(
+    context: typer.Context, capacity: str, host: str | None, storage: str | None, storage_config: str
+) -> None:
     """Usage error for a capacity, an extra configuration or a backend that cannot be used, or storage without host."""
     from hicache.config import read_extra_config
     from hicache.storage.registry import backend_class, conceal_options, refuse_inline_secrets
@@ -201,6 +225,8 @@ def _check_tiers(capacity: str, host: str | None, storage: str | None, storage_c
                 parsed_capacity(tokens)
     with option("--storage-config"):
         options = read_extra_config(storage_config).options
+    with_window = "swa" in map(str.strip, context.params["components"].split(","))
+    _require_effect(context, {"--host": host, "--storage": storage, "swa in --components": with_window or None})
     if storage is None:
         return
     with option("--storage"):

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -47,7 +48,7 @@ def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
 
 
 def _totals(outcome: ReplayOutcome) -> Table:
-    table = Table("", outcome.configuration, title=f"{outcome.trace} on {outcome.adapter}")
+    table = Table("", escape(outcome.configuration), title=escape(f"{outcome.trace} on {outcome.adapter}"))
     for figure in figures(outcome):
         table.add_row(figure.name, figure.value)
     return table
@@ -57,7 +58,7 @@ def _parts(storage: StorageOutcome) -> Table:
     """Hits per tier before and after the restart, or for both halves if there was none."""
     table = Table(
         "",
-        title=f"{storage.backend}, {storage.stop_policy}, "
+        title=escape(f"{storage.backend}, {storage.stop_policy}, ")
         + ("with a restart" if storage.restarted else "without a restart"),
     )
     for heading in ("requests", *storage.parts[0].hit_rates, "all tiers", "unlimited cache", "seconds"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shlex
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -235,10 +234,8 @@ class SeededStage:
             try:
                 return self.run_one(subject, Path(folder), seeds, progress)
             except Exception as error:  # noqa: BLE001 - an exception of a backend is a finding
-                causes = causes_of(error, ())
-                return Finding(
-                    Outcome.FAILED, traceback.format_exc(), causes, "stopped by an exception", 0, seeds.start
-                )
+                causes, reason = causes_of(error, ()), f"{type(error).__name__}: {error}"
+                return Finding(Outcome.FAILED, reason, causes, "stopped by an exception", 0, seeds.start)
 
     def _parent(self) -> Path | None:
         if self.verification.folder is None and self.name == "faults" and MEMORY_FOLDER.is_dir():

@@ -26,6 +26,7 @@ from hicache.testing.geometry import GeometricConfig
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.replay.limits import Survey
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
+from hicache.testing.storage.subject import BackendSubject
 from hicache.types import Component, Pool, StopPolicy
 
 SMALLEST_MODEL = ModelShape.hybrid(
@@ -246,7 +247,9 @@ def storage_config(
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(
         backend=settings.backend,
-        **asdict(replace(extra, options={name: _with_folder(value, directory) for name, value in options.items()})),
+        **asdict(
+            replace(extra, options=BackendSubject(settings.backend, options).options_for({FOLDER: str(directory)}))
+        ),
         model="replay",
         model_fingerprint="no model",
         stop_policy=settings.stop_policy,
@@ -265,7 +268,3 @@ def default_options(backend: str, footprint_pages: int) -> Mapping[str, Any]:
         "slotfile": {"root": FOLDER, "capacity_slots": max(1, footprint_pages)},
     }
     return options.get(backend, {})
-
-
-def _with_folder(value: Any, directory: Path) -> Any:
-    return value.replace(FOLDER, str(directory)) if isinstance(value, str) else value

@@ -53,7 +53,8 @@ METADATA_URL = "{metadata_url}"
 
 PLACEHOLDERS = (DIRECTORY, UNIQUE, CAPACITY_BYTES, CAPACITY_PAGES, PAGE_BYTES, METADATA_URL)
 
-_PLACEHOLDER = re.compile(r"\{\w+\}")
+_PLACEHOLDER = re.compile(r"\{(\{\w+\})\}|\{\w+\}")
+"""A placeholder, or a word in double braces, which stands for the word in braces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,11 @@ class BackendSubject:
 
 
 def _mentions(option: object, placeholder: str) -> bool:
-    return any(placeholder in text for text in _texts(option))
+    return any(placeholder in _placeholders(text) for text in _texts(option))
+
+
+def _placeholders(text: str) -> list[str]:
+    return [found[0] for found in _PLACEHOLDER.finditer(text) if found[1] is None]
 
 
 def _texts(option: object) -> Iterator[str]:
@@ -106,11 +111,13 @@ def _texts(option: object) -> Iterator[str]:
 
 def _require_known_placeholders(name: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a placeholder that is not known: the backend would take it for a value."""
-    for found in (found for text in _texts(options) for found in _PLACEHOLDER.findall(text)):
+    for found in (found for text in _texts(options) for found in _placeholders(text)):
         if found not in PLACEHOLDERS:
             close = "".join(f"; did you mean {one}?" for one in get_close_matches(found, PLACEHOLDERS, n=1))
             known = ", ".join(PLACEHOLDERS)
-            raise ConfigurationError(f"storage backend {name!r}: unknown placeholder {found}; known: {known}{close}")
+            raise ConfigurationError(
+                f"storage backend {name!r}: unknown placeholder {found}; known: {known}{close}; {{{found}}} is the text"
+            )
 
 
 def _filled(option: Any, values: Mapping[str, Any]) -> Any:
@@ -122,9 +129,7 @@ def _filled(option: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _text(option: str, values: Mapping[str, Any]) -> str:
-    for placeholder, value in values.items():
-        option = option.replace(placeholder, str(value))
-    return option
+    return _PLACEHOLDER.sub(lambda found: found[1] or str(values.get(found[0], found[0])), option)
 
 
 SHIPPED = (

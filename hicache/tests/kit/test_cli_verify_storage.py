@@ -63,6 +63,16 @@ def test_a_broken_backend_fails_with_the_command_that_runs_it_again(tmp_path: Pa
     assert found.replay.endswith(f"--seed {seed} --fault-runs 1 --only faults"), f"got {found.replay}"
 
 
+def test_the_reason_of_a_stage_that_raised_is_the_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("hicache.cli.verify_storage.run_faults", fail)
+    run_app("--backend", "memory", "--only", "faults", "--report", str(tmp_path))
+    (found,) = read_run(tmp_path / "run.json").executions
+    assert found.reason == "OSError: the disk is gone", f"expected the message alone, got {found.reason}"
+
+
 def test_a_fault_run_may_be_listed(tmp_path: Path) -> None:
     words = ("--backend", BROKEN, "--config", OPTIONS, "--only", "faults", "--fault-runs", "50")
     known = tmp_path / "known.toml"

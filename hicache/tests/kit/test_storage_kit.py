@@ -20,7 +20,15 @@ from hicache.testing.storage.faults import DAMAGES, DiskFaults, Found, find_page
 from hicache.testing.storage.model import StorageModel, usable
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
 from hicache.testing.storage.scripted import ScriptedStorage, Store, store_named
-from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, Place, read_subject
+from hicache.testing.storage.subject import (
+    BACKEND_CLAUSES,
+    DIRECTORY,
+    SHIPPED,
+    UNIQUE,
+    BackendSubject,
+    Place,
+    read_subject,
+)
 from hicache.testing.stored import restorable_pages
 from hicache.types import HitPolicy, Pool
 
@@ -36,6 +44,14 @@ def test_placeholders_are_replaced_in_nested_options() -> None:
     expected = {"a": "a/b", "c": [512, 1], "d": {"e": 1024}}
     assert filled == expected, f"expected {expected}, got {filled}"
     assert (subject.is_on_disk, subject.is_bounded) == (True, True), "expected both placeholders to be found"
+
+
+def test_double_braces_are_braces() -> None:
+    subject = BackendSubject("x", {"prefix": "{{name}}:{unique}", "root": "{{directory}}"})
+    read_subject("memory", '{"store": "{{name}}:{unique}"}')
+    found = subject.options_for({UNIQUE: "u", DIRECTORY: "d"})
+    assert found == {"prefix": "{name}:u", "root": "{directory}"}, f"expected single braces, got {found}"
+    assert not subject.is_on_disk, "expected the text {directory}, and no placeholder"
 
 
 def test_places_have_nothing_in_common(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ NO_NUMBER, OUT_OF_RANGE, UNKNOWN, MISSING, FOLDER, BELOW, MALFORMED = (
     "malformed",
 )
 
+ABSENT = "of a tier or component that is not there"
+
 ADAPTERS = (
     ("no_such_module:Adapter", "no_such_module"),
     ("mine:Adaptor", "did you mean Adapter"),
@@ -167,6 +169,17 @@ OF_REPLAY = (
     *(Wrong(f"{REPLAY} --host 20%", "--storage-config", MALFORMED, value, "--storage-config") for value in NOT_TABLES),
     Wrong(f"{REPLAY} --host 20% --storage file", "--storage-config", UNKNOWN, '{"rooot": "x"}', "'rooot'"),
     *shares(REPLAY, "--restart-at", "0", "1.5"),
+    Wrong(REPLAY, "--write-policy", ABSENT, "write_back", "needs --host"),
+    Wrong(REPLAY, "--host-layout", ABSENT, "page_first", "needs --host"),
+    Wrong(REPLAY, "--executor", ABSENT, "stepped", "needs --host"),
+    *(
+        Wrong(f"{REPLAY} --host 20%", name, ABSENT, value, "needs --storage")
+        for name, value in (
+            *(("--storage-config", "{}"), ("--stop-policy", "best_effort"), ("--queue-steps", "4")),
+            ("--restart-at", "0.5"),
+        )
+    ),
+    Wrong(REPLAY, "--window", ABSENT, "4096", "needs swa in --components"),
     *unwritable(REPLAY, "--metrics-file", is_folder=False),
     *unwritable("replay", "--report", is_folder=True),
     Wrong("replay", "--report", FOLDER, "taken", "replay.json"),
