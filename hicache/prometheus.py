@@ -165,7 +165,7 @@ METRICS = (
         "hicache_storage_errors",
         "counter",
         ("backend", "verb"),
-        "Calls of the storage backend that raised, or returned an invalid value.",
+        "Calls of the storage backend that raised or returned an invalid value.",
         _storage_errors,
     ),
     Metric(
