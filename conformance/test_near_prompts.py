@@ -89,9 +89,10 @@ def require_found(driver: Driver, key: Key) -> None:
 
 
 def unlike(page: Page, other: Page) -> str:
-    """Where a page differs first from a cached one."""
-    at = next(at for at, (cached, token) in enumerate(zip(page, other, strict=True)) if cached != token)
-    return f"token {at} of a page is {other[at]}, that of the cached page is {page[at]}"
+    """Where a page differs from a cached one."""
+    places = [at for at, (cached, token) in enumerate(zip(page, other, strict=True)) if cached != token]
+    asked, cached = [other[at] for at in places], [page[at] for at in places]
+    return f"at positions {places} of the page its tokens are {asked}, those of the cached page are {cached}"
 
 
 @clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
@@ -264,7 +265,8 @@ def test_a_page_is_found_on_the_host_by_all_of_its_tokens(driver: Driver) -> Non
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
         for other in pages:
-            require(driver, [*other, *driver.prompt([2])], 0, f"it agrees with a page on the host in {common}")
+            why = f"{unlike(page, other)}, and it agrees with that page on the host in {common}"
+            require(driver, [*other, *driver.prompt([2])], 0, why)
 
 
 STORED = [Capability.HOST, Capability.STORAGE]
@@ -287,8 +289,8 @@ def test_a_stored_page_is_read_for_all_of_its_tokens(driver: Driver) -> None:
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
         for other in islice(pages, 4):
-            key, why = driver.key([*other, *driver.prompt([2])]), f"it agrees with a stored page in {common}"
-            require_nothing_read(driver, key, why)
+            why = f"{unlike(page, other)}, and it agrees with that page in storage in {common}"
+            require_nothing_read(driver, driver.key([*other, *driver.prompt([2])]), why)
     require_nothing_read(driver, key_of(driver, [2]), "it was stored after another page")
 
 
