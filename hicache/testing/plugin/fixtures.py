@@ -17,7 +17,8 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.evidence import recorded
 from hicache.testing.plugin.selection import Selection, own_adapter, select, subject_of
-from hicache.testing.plugin.tags import FINAL_CHECK, OPERATIONS, suite_of
+from hicache.testing.plugin.stash import FINAL_CHECK
+from hicache.testing.plugin.tags import OPERATIONS, suite_of
 from hicache.testing.storage.scripted import store_of
 
 __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]

@@ -14,17 +14,8 @@ import pytest
 from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
-from hicache.testing.plugin.tags import (
-    CLAUSE_ID,
-    COLLECTIVES,
-    FINAL_CHECK,
-    KNOWN_FAILURE,
-    PROCESSES,
-    STARTED_BEFORE,
-    SUITES,
-    Tags,
-    read_tags,
-)
+from hicache.testing.plugin.stash import FINAL_CHECK, KNOWN_FAILURE, STARTED_BEFORE
+from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.

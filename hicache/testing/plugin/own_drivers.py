@@ -12,7 +12,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.fixtures import drive, open_cache
 from hicache.testing.plugin.selection import adapter_of, configurations_of
-from hicache.testing.plugin.tags import FINAL_CHECK
+from hicache.testing.plugin.stash import FINAL_CHECK
 
 OpenDriver = Callable[..., Driver]
 """Called with an adapter's class and a configuration; both may be left out."""

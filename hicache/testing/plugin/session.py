@@ -55,11 +55,11 @@ from hicache.testing.plugin.selection import (
     subject_of,
     undeclared,
 )
+from hicache.testing.plugin.stash import KNOWN_FAILURE
 from hicache.testing.plugin.tags import (
     CLAUSE_ID,
     COLLECTIVES,
     EVIDENCE,
-    KNOWN_FAILURE,
     OPERATIONS,
     PROCESSES,
     Tags,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
@@ -30,15 +28,6 @@ COLLECTIVES = "hicache.collectives"
 
 EVIDENCE = "hicache.evidence"
 """The report property with the evidence of a failure, as JSON."""
-
-FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
-"""A check that runs after the test has passed; a failure of it fails the test."""
-
-STARTED_BEFORE = pytest.StashKey[int]()
-"""The number of processes that were started before the test."""
-
-KNOWN_FAILURE = pytest.StashKey[str]()
-"""The position of the entry that lists a test as a known failure."""
 
 _SUITE = "hicache.suite"
 _TEST = "hicache.test"

@@ -158,7 +158,7 @@ BETTER: dict[str, tuple[str, bytes, int, bytes]] = {
         200,
         b'{"indices":[[true,2],[false,1],[false,0],[false,-1]]}',
     ),
-    "no JSON, 500 elsewhere": ("0/exists", b"{nope", 400, b"no JSON"),
+    "no JSON, 500 elsewhere": ("0/exists", b"{nope", 400, b"not JSON"),
     "a field that is not there, 500 elsewhere": ("0/exists", b"{}", 422, b"keys: got nothing"),
     "a text for a number, 500 elsewhere": ("8/initialize", b'{"num_pages":"x"}', 422, b"num_pages: got 'x'"),
     "a rank that is no number, told otherwise elsewhere": ("abc/exists", b'{"keys":[]}', 422, b"rank in the path"),
@@ -185,17 +185,16 @@ def test_what_others_were_recorded_to_say_is_answered_as_it_was(service: Metadat
 def test_what_others_get_wrong_is_answered_better(
     service: MetadataService, path: str, body: bytes, status: int, content: bytes
 ) -> None:
-    connection = HTTPConnection(str(service.host), service.port, timeout=30)
-    for before in (
-        ("0/initialize", b'{"num_pages":3}'),
-        (f"0/{RESERVE}", b'{"keys":[["a",""]]}'),
-        ("0/confirm_write", b'{"written_keys_to_confirm":[["a",2]]}'),
-    ):
-        assert ask(connection, *before)[0] in (200, 204), f"STORE-10: {before} is served"
-    answer = ask(connection, path, body)
-    assert answer[0] == status, f"SEC-4: {path} {body!r}: expected {status}, got {answer}"
-    assert content in answer[1].replace(b'\\"', b'"'), f"SEC-4: expected {content!r} in {answer}"
-    connection.close()
+    with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
+        for before in (
+            ("0/initialize", b'{"num_pages":3}'),
+            (f"0/{RESERVE}", b'{"keys":[["a",""]]}'),
+            ("0/confirm_write", b'{"written_keys_to_confirm":[["a",2]]}'),
+        ):
+            assert ask(connection, *before)[0] in (200, 204), f"STORE-10: {before} is served"
+        answer = ask(connection, path, body)
+        assert answer[0] == status, f"SEC-4: {path} {body!r}: expected {status}, got {answer}"
+        assert content in answer[1].replace(b'\\"', b'"'), f"SEC-4: expected {content!r} in {answer}"
 
 
 # Connections: there are never so many that the service cannot go on, and none is held forever.
