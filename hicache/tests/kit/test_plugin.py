@@ -361,7 +361,7 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
         def test_nothing_was_imported():
             found = {name for name in sys.modules if name.split(".")[0] in ("hicache", "numpy", "torch")}
             kit = "hicache.testing"
-            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "ids", "options", "profiles", "tags")}
+            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "ids", "options", "profiles", "stash", "tags")}
             assert found == {"hicache", kit, f"{kit}.plugin"} | loaded
         """
     )
