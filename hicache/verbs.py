@@ -19,11 +19,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 class Turn:
     """Whose turn it is. Threads may take turns; a verb that overlaps with another thread's is refused.
 
-    A verb that ends with an error of hicache has changed nothing, or has changed all that it says. Any other exception,
-    such as KeyboardInterrupt, may come in the middle of a change: then every verb is refused until `taken` ends.
+    A verb that raises a HiCacheError has changed nothing, or exactly what the error documents. Any other exception,
+    such as KeyboardInterrupt, may interrupt a change: then every verb is refused until `taken` ends.
     `thread`: who is in a verb. `verb`: the one that is under way, or was the last. `is_closed`: no
-    verb begins any more. `at_end`: called at the end of every verb, also of one in another verb or with an error of
-    hicache; not after an interruption.
+    verb begins any more. `at_end`: called at the end of every verb, including nested verbs and verbs that raise a
+    HiCacheError, but not after an interruption.
     """
 
     __slots__ = ("_lock", "acquire", "at_end", "is_closed", "release", "thread", "verb")
@@ -105,7 +105,7 @@ def _nothing() -> None:
 
 
 class HasTurn(Protocol):
-    """What verbs are of."""
+    """An object whose methods are verbs."""
 
     @property
     def turn(self) -> Turn:
@@ -113,7 +113,7 @@ class HasTurn(Protocol):
 
 
 class HasLiveness(Protocol):
-    """What verbs that may wait are of."""
+    """An object whose verbs may wait."""
 
     clock: Clock
     liveness: Liveness

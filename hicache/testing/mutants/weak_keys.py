@@ -174,7 +174,7 @@ CHAIN_KEYS: dict[str, WeakKey] = {
     "restarted_after_512_pages": WeakKey(restarts_after=512),
     "named_in_4_pages": WeakKey(named_pages=4),
 }
-"""Keys that lose what is many pages before. A tree compares the pages before a page, so that it loses nothing."""
+"""Keys that ignore pages far before a page. A tree compares all pages on the path, so they do not weaken it."""
 
 PAIR_KEYS: dict[str, WeakKey] = {
     "first_of_each_pair": WeakKey(tokens=lambda pages: pages[:, ::2], in_one_token=True),

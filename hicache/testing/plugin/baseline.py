@@ -34,7 +34,7 @@ class Baseline:
     laws: frozenset[str]
 
     def has(self, test: str, causes: Collection[str]) -> bool:
-        """Whether a failure is old.
+        """Whether the earlier run had this failure.
 
         The test failed before for these causes, or it was executed before and its causes are laws that were broken.
         """
