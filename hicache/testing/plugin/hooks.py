@@ -1,4 +1,4 @@
-"""The pytest plugin of the suites. In a run without a suite and without its options it does and imports nothing."""
+"""The pytest plugin of the suites. In a run without a suite, a driver and its options it does and imports nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
 from hicache.testing.plugin.stash import FINAL_CHECK, KNOWN_FAILURE, STARTED_BEFORE
-from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, read_tags
+from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, has_driver, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hicache.testing.plugin.session import SuiteSession
 
 _PROFILE_OPTION = "--hypothesis-profile"
+_PLUGIN = "hicache-suites"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "meshes(*meshes): the ranks that a test of distributed_tests runs on")
     config.addinivalue_line("markers", "waits: the test mostly waits, and begins before those that compute")
     plugin = SuitePlugin(config)
-    config.pluginmanager.register(plugin, "hicache-suites")
+    config.pluginmanager.register(plugin, _PLUGIN)
     config.pluginmanager.register(RepetitionPlugin(plugin), "hicache-repetition")
     is_given = any(config.getoption(option.flag) is not None for option in OPTIONS)
     names_a_suite = any(argument.startswith("hicache.suites") for argument in config.args)
@@ -69,6 +70,8 @@ def hicache_driver(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
     require_kit()
     from hicache.testing.plugin.own_drivers import own_drivers
 
+    plugin: Any = request.config.pluginmanager.get_plugin(_PLUGIN)
+    plugin.include(request.node)
     yield from own_drivers(request)
 
 
@@ -100,9 +103,15 @@ class SuitePlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Prepare the tests before any are deselected. Those that wait begin: at the end they would waste a core."""
-        if self._session is not None or any(item.get_closest_marker("clause") for item in items):
+        if self._session is not None or any(map(_is_of_a_cache, items)):
             self.session().prepare(items)
             items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+    def include(self, item: pytest.Item) -> None:
+        """Prepare a test that asks for a driver while it runs, which was not seen when it was collected."""
+        if read_tags(item.user_properties) is None:
+            item.stash[STARTED_BEFORE] = _processes_started()
+            self.session().include(item)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, Any, Any]:
@@ -277,6 +286,11 @@ class RepetitionPlugin:
         return self._suites.session().repetition.run(item, nextitem)
 
 
+def _is_of_a_cache(item: pytest.Item) -> bool:
+    """Whether a test names a clause, or has a driver of a cache."""
+    return item.get_closest_marker("clause") is not None or has_driver(item)
+
+
 def require_kit() -> None:
     """Raise UsageError, which ends the run, where a library of the kit is not installed."""
     from hicache.testing.requirements import INSTALL_COMMAND, missing_libraries
@@ -304,9 +318,8 @@ def _processes_started() -> int:
 
 
 def _hidden_frames(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
-    """Hide the frames of the kit in the report of a failed test: of a suite, or with a driver of its own."""
-    is_ours = read_tags(item.user_properties) is not None or "hicache_driver" in getattr(item, "fixturenames", ())
-    if call.excinfo is None or not is_ours:
+    """Hide the frames of the kit in the report of a failed test that has tags."""
+    if call.excinfo is None or read_tags(item.user_properties) is None:
         return nullcontext()
     from hicache.testing.plugin.frames import hidden_frames, shows_all
 

@@ -13,6 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.fixtures import drive, open_cache
 from hicache.testing.plugin.selection import adapter_of, configurations_of
 from hicache.testing.plugin.stash import FINAL_CHECK
+from hicache.testing.plugin.tags import named_subject
 
 OpenDriver = Callable[..., Driver]
 """Called with an adapter's class and a configuration; both may be left out."""
@@ -30,6 +31,8 @@ def own_drivers(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
 
         def open_driver(adapter: type[CacheAdapter] | None = None, config: CacheConfig | None = None) -> Driver:
             kind = adapter or adapter_of(request.node)
+            if adapter is not None:
+                request.node.user_properties.append(named_subject(adapter))
             chosen = config or configurations_of(kind, quick=True)[0]
             cache = opened.enter_context(contextmanager(open_cache)(kind.delayed(), chosen))
             driver = opened.enter_context(contextmanager(drive)(cache, chosen, request))

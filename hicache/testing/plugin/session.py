@@ -63,6 +63,8 @@ from hicache.testing.plugin.tags import (
     OPERATIONS,
     PROCESSES,
     Tags,
+    has_driver,
+    named_subject,
     place_in_suite,
     read_tags,
     suite_of,
@@ -132,10 +134,15 @@ class SuiteSession:
             raise pytest.UsageError(f"{BASELINE.source(self._config)}: {error}") from error
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
-        """Prepare each test of a suite."""
+        """Prepare each test of a suite, and of a project that has a driver."""
         subject = tuple(subject_words(self._config))
         for item in items:
-            prepare(item, self.known, subject)
+            if item.get_closest_marker("clause") or suite_of(item.path, item.config.rootpath) or has_driver(item):
+                prepare(item, self.known, subject)
+
+    def include(self, item: pytest.Item) -> None:
+        """Prepare a test of a project that asks for a driver while it runs."""
+        prepare(item, self.known, tuple(subject_words(self._config)))
 
     def output(self) -> dict[str, Any]:
         """What a worker process says at its end, as its `workeroutput`."""
@@ -164,7 +171,7 @@ class SuiteSession:
         place = REPORT.text(self._config)
         if place is not None:
             identity = self.workers.identity or identity_of(self._config)
-            record = record_of(self._config, self._started, executions, identity, self.journal.subjects)
+            record = record_of(self._config, self._started, executions, identity, self.journal.subjects())
             stopped = bool(session.shouldstop or session.shouldfail)
             if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
                 record = leaving_out(record, Level)
@@ -173,7 +180,7 @@ class SuiteSession:
     def _applying(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> Sequence[Clause]:
         """The clauses that apply to the subject of the run; all where this process does not know the subject."""
         is_known = self.workers.identity or has_subject(self._config)
-        if not is_known or "" not in self.journal.subjects:
+        if not is_known or "" not in self.journal.subjects():
             return tuple(contract.values())
         identity = self.workers.identity or identity_of(self._config)
         record = record_of(self._config, self._started, executions, identity)
@@ -270,26 +277,21 @@ NO_SELECTION = Selection((), (), "")
 def prepare(item: pytest.Item, known: Sequence[KnownFailure], subject: Sequence[str]) -> None:
     """Add to a test its tags, the reason to skip it, and its known failure.
 
-    A test that names no clause and lies in no suite stays unchanged. `subject`: the words of a command line that name
-    the subject of the run.
+    `subject`: the words of a command line that name the subject of the run.
     """
     mark = item.get_closest_marker("clause")
-    suite = suite_of(item.path, item.config.rootpath)
-    if mark is None and not suite:
-        return
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
     lacks = undeclared(mark.args[0], adapter_of(item)) if mark is not None else ()
     named = own_adapter(item)
     tags = Tags(
-        suite=suite,
+        suite=suite_of(item.path, item.config.rootpath),
         test=_test_id(item),
         clauses=selection.clauses,
         configuration=_configuration(item),
         replay=_replay_command(item, subject),
         lacks=lacks,
-        subject="" if named is None else f"{named.__module__}:{named.__qualname__}",
     )
-    item.user_properties.extend(tags.to_properties())
+    item.user_properties.extend([*tags.to_properties(), *([] if named is None else [named_subject(named)])])
     # Lets `-k LOCK-3` select the tests of a clause, and for a law all tests in which it is checked.
     item.extra_keyword_matches.update(selection.clauses)
     if "driver" in getattr(item, "fixturenames", ()):
@@ -351,23 +353,28 @@ class Journal:
 
     def __init__(self) -> None:
         self._reports: dict[str, list[pytest.TestReport]] = {}
-        self.subjects: set[str] = set()
 
     def take(self, report: pytest.TestReport) -> None:
-        """Record the report of one phase of a test, unless the test belongs to no suite."""
-        tags = read_tags(report.user_properties)
-        if tags is not None:
-            self.subjects.add(tags.subject)
-        if report.when == CRASHED or tags is not None:
+        """Record the report of one phase of a test, unless the test has no tags."""
+        if report.when == CRASHED or read_tags(report.user_properties) is not None:
             self._reports.setdefault(report.nodeid, []).append(report)
+
+    def subjects(self) -> set[str]:
+        """The adapters of the tests, as in their tags. A test of a project that has named none is not counted."""
+        every = (read_tags(_properties(reports)) for reports in self._reports.values())
+        return {tags.subject for tags in every if tags is not None and (tags.suite or tags.clauses or tags.subject)}
 
     def executions(self) -> tuple[Execution, ...]:
         """One execution for each test, in the order in which they began."""
         return tuple(_execution(node_id, reports) for node_id, reports in self._reports.items())
 
 
+def _properties(reports: Sequence[pytest.TestReport]) -> list[tuple[str, object]]:
+    return [one for report in reports for one in report.user_properties]
+
+
 def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
-    properties = [one for report in reports for one in report.user_properties]
+    properties = _properties(reports)
     tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'", ())
     # pytest-rerunfailures reports a failed attempt so, before it runs the test again.
     again = next((report for report in reports if str(report.outcome) == RERUN), None)
@@ -491,27 +498,27 @@ class Tally:
     def __init__(
         self, executions: Sequence[Execution], contract: Mapping[str, Clause], applying: Sequence[Clause]
     ) -> None:
+        # Tests of a project that name no clause are about none, and so is a run of such tests alone.
+        is_about_clauses = not executions or any(one.suite or one.clauses for one in executions)
         self._executions = executions
-        self._contract = contract
-        self._applying = applying
+        self._contract = contract if is_about_clauses else {}
+        self._applying = applying if is_about_clauses else ()
         self._executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
         self._outcomes = Counter(one.outcome for one in executions)
 
     def line(self) -> str:
         """The numbers of tests by outcome, and how many of the clauses that apply were not executed."""
+        missing = len(self.not_executed())
         counts = {
             "passed": self._outcomes[Outcome.PASSED],
             "failed": self._outcomes[Outcome.FAILED],
             "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
             "skipped": self._outcomes[Outcome.SKIPPED],
-            f"of {counted(len(self._applying), 'clause')} not executed": len(self.not_executed()),
+            **({f"of {counted(len(self._applying), 'clause')} not executed": missing} if self._contract else {}),
             "flaky": len(self.flaky()),
         }
-        if not counts["flaky"]:
-            del counts["flaky"]
-        if not counts["known to fail"]:
-            del counts["known to fail"]
-        return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+        kept = {name: count for name, count in counts.items() if count or name not in ("known to fail", "flaky")}
+        return "hicache: " + ", ".join(f"{count} {name}" for name, count in kept.items())
 
     def summary(self) -> Iterator[str]:
         """What was called and started; why tests were skipped, most frequent reason first; what was not executed."""
@@ -537,9 +544,9 @@ class Tally:
         return [one.node_id for one in self._executed if one.outcome is Outcome.FAILED and FLAKY in one.causes]
 
     def verified_nothing(self) -> bool:
-        """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""
+        """Whether a run that is about clauses executed none. One of the benchmarks alone is not."""
         measured = {one.suite for one in self._executed} == {"benchmarks"}
-        return not measured and self._executed_clauses().isdisjoint(self._contract)
+        return bool(self._contract) and not measured and self._executed_clauses().isdisjoint(self._contract)
 
     def _executed_clauses(self) -> set[str]:
         return {clause_id for one in self._executed for clause_id in one.clauses}

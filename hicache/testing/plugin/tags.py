@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
@@ -42,8 +47,9 @@ _SUBJECT = "hicache.subject"
 class Tags:
     """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed.
 
-    `lacks`: names of capabilities that the test needs and the adapter does not declare. `subject`: the adapter, as
-    `module:Class`, if the class of the test names it; empty for that of the run.
+    `suite`, `clauses`: both are empty for a test of a project that has a driver and names no clause. `lacks`: names of
+    capabilities that the test needs and the adapter does not declare. `subject`: the adapter, as `module:Class`, if the
+    test or its class names it; empty for that of the run.
     """
 
     suite: str
@@ -67,8 +73,25 @@ class Tags:
         ]
 
 
+def named_subject(adapter: type) -> tuple[str, object]:
+    """The tag with the adapter that a test names, as a user property that replaces the one before."""
+    return _SUBJECT, f"{adapter.__module__}:{adapter.__qualname__}"
+
+
+def has_driver(item: pytest.Item) -> bool:
+    """Whether a test has a driver beside the suites: by the fixture `hicache_driver`, or in a class with an adapter."""
+    if "hicache_driver" in getattr(item, "fixturenames", ()):
+        return True
+    # Where no adapter was imported, no class names one.
+    if "hicache.testing.adapter" not in sys.modules:
+        return False
+    from hicache.testing.plugin.selection import own_adapter
+
+    return own_adapter(item) is not None
+
+
 def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
-    """The tags of a report, or None when its test belongs to no suite."""
+    """The tags of a report, or None when its test belongs to no suite and has no driver."""
     found = {name: str(value) for name, value in properties}
     if _SUITE not in found:
         return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+
 import pytest
 
 from hicache.testing import cache_contract
 from hicache.testing.cache_contract import CacheContract
+from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin import own_drivers
-from hicache.testing.report import Outcome
+from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded
 
 IMPORTED = (cache_contract, own_drivers)
@@ -156,3 +160,134 @@ def test_a_violation(hicache_driver):
     result = run(pytester, adapter=FLAT_CACHE)
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*POOL-1: at the end"])
+
+
+LEAKING = """
+import pytest
+from hicache.testing import CacheContract
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.plugin.selection import configurations_of
+
+class Leaking(ReferenceAdapter):
+    def unlock(self, receipt):
+        pass
+
+def find_the_leak(driver):
+    for pages in ([1], [1, 2]):
+        driver.put(driver.key(driver.prompt(pages)))
+"""
+
+OWN_TESTS = {
+    "function": "def test_own(hicache_driver):\n    find_the_leak(hicache_driver(Leaking))",
+    "parameter": """
+@pytest.mark.parametrize("text", ["a b"])
+def test_own(hicache_driver, text):
+    find_the_leak(hicache_driver(Leaking))
+""",
+    "fixture": """
+@pytest.fixture
+def opened(hicache_driver):
+    return hicache_driver(Leaking)
+
+class TestMine:
+    def test_own(self, opened):
+        find_the_leak(opened)
+""",
+    "setup": """
+@pytest.fixture
+def leaked(hicache_driver):
+    find_the_leak(hicache_driver(Leaking))
+
+def test_own(leaked):
+    pass
+""",
+    "asked-for": 'def test_own(request):\n    find_the_leak(request.getfixturevalue("hicache_driver")(Leaking))',
+    "end": """
+def test_own(hicache_driver):
+    driver = hicache_driver(Leaking)
+    driver.check_every = 0
+    find_the_leak(driver)
+""",
+    "class": """
+class TestMine(CacheContract):
+    adapter = Leaking
+    configurations = configurations_of(Leaking, quick=True)[:1]
+    clauses = []
+
+    def test_own(self, driver):
+        find_the_leak(driver)
+""",
+}
+"""Tests of a project that find a leaked lock, by the way in which they come to their driver."""
+
+
+@pytest.mark.parametrize("source", OWN_TESTS.values(), ids=OWN_TESTS)
+def test_a_failed_test_of_a_project_is_explained_and_counted(pytester: pytest.Pytester, source: str) -> None:
+    """As one of a suite, without any option of the suites."""
+    pytester.makepyfile(test_mine=LEAKING + source)
+    result = run(pytester, "test_mine.py", adapter=None)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a failure, got {result.outlines}"
+    titles = [line.strip("- ") for line in result.outlines if line.startswith("---")]
+    assert [title[:8] for title in titles] == ["LOCK-2", "the last", "the tree", "replay"], f"got {titles}"
+    result.stdout.fnmatch_lines(
+        [f"*{CONTRACT['LOCK-2'].sentence[:40]}*", "at: *", "expected: *", "got: *", "✗ unlock(*"]
+    )
+    command = result.outlines[next(row for row, line in enumerate(result.outlines) if line.strip("- ") == "replay") + 1]
+    program, name = shlex.split(command)
+    assert (program, name.partition("::")[0]) == ("pytest", "test_mine.py"), f"got {command}"
+    run(pytester, name, adapter=None).stdout.fnmatch_lines(["*LOCK-2: *"])
+    assert result.outlines[-1] == "hicache: 0 passed, 1 failed, 0 skipped", f"got {result.outlines[-1]}"
+
+
+BESIDE = """
+class TestMine(CacheContract):
+    adapter = ReferenceAdapter
+    configurations = configurations_of(ReferenceAdapter, quick=True)[:1]
+    clauses = ["KEY-1"]
+
+def test_sound(hicache_driver):
+    find_the_leak(hicache_driver(ReferenceAdapter))
+
+@pytest.mark.skip(reason="not now")
+def test_later(hicache_driver):
+    raise AssertionError
+
+def test_elsewhere():
+    raise AssertionError("of no cache")
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_the_last_line_counts_the_tests_of_clauses_and_those_with_a_driver(
+    pytester: pytest.Pytester, processes: str
+) -> None:
+    pytester.makepyfile(test_mine=LEAKING + OWN_TESTS["function"] + BESIDE)
+    options = ("-n", processes, "--hicache-report", "run.json")
+    result = run(pytester, "test_mine.py", *options, adapter=None)
+    record = read_run(pytester.path / "run.json")
+    counts = Counter(one.outcome.value for one in record.executions)
+    assert counts["failed"] == 1, f"expected the test with the leak, got {counts}"
+    assert counts["passed"] > 1, f"expected tests of KEY-1 and one with a driver, got {counts}"
+    start = f"hicache: {counts['passed']} passed, 1 failed, {counts['skipped']} skipped, "
+    assert result.outlines[-1].startswith(start), f"expected {start}, got {result.outlines[-1]}"
+    assert record.implementation.split(", ") == [
+        "hicache.testing.adapters.reference:ReferenceAdapter",
+        "test_mine:Leaking",
+    ], f"expected the adapters that were opened, got {record.implementation}"
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("test_sound", pytest.ExitCode.OK),
+        ("test_later", pytest.ExitCode.OK),
+        ("test_no", pytest.ExitCode.NO_TESTS_COLLECTED),
+    ],
+)
+@pytest.mark.parametrize("adapter", [None, FLAT_CACHE])
+def test_a_run_of_tests_with_drivers_alone_needs_no_clause(
+    pytester: pytest.Pytester, source: str, code: pytest.ExitCode, adapter: str | None
+) -> None:
+    pytester.makepyfile(test_mine=LEAKING + BESIDE)
+    result = run(pytester, "test_mine.py", "-k", source, adapter=adapter)
+    assert result.ret == code, f"expected {code}, got {result.outlines}"
