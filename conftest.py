@@ -10,7 +10,7 @@ FULL = "--hicache-full"
 
 QUICK_PATHS = ("hicache/tests", "conformance", "properties", "distributed_tests")
 
-LEFT_OUT = ("attack", "divergence", "docs", "engines", "misbehaviour", "mutants")
+LEFT_OUT = ("docs", "engines", "proof")
 """Folders of hicache/tests whose tests start programs and take minutes together."""
 
 

@@ -15,7 +15,7 @@ import transformers
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.pools import entries, pools_of
+from hicache.testing.driving.pools import entries, pools_of
 from hicache.types import NO_SLOTS, Component, Pool, Slots
 
 from .engine.cache_config import device_config, with_host, with_storage

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.pools import pools_of
+from hicache.testing.driving.pools import pools_of
 from hicache.types import Component, Pool, Tier
 
 from .answers import GATES, MORE_TOKENS, ask, prompt

@@ -152,7 +152,7 @@ def test_a_rank_with_other_hits_is_reported(adapter_path: str, open_cache: OpenC
 def test_the_traceback_of_another_process_is_reported(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
     own = rank_subject(adapter_path)
     first = first_of_one_rank(own, open_cache, tmp_path)
-    elsewhere = replace(own, adapter="hicache.testing.adapters.dictionary:DictionaryAdapter")
+    elsewhere = replace(own, adapter="hicache.testing.caches.dictionary:DictionaryAdapter")
     with pytest.raises(RanksFailedError, match=r"(?s)Traceback.*ConfigurationError: no cache of"):
         ask_new_process(elsewhere, tmp_path, first)
 

@@ -31,7 +31,7 @@ import numpy as np
 from hicache.config import CacheConfig
 from hicache.testing import configurations
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
 

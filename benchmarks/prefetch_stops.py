@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, StorageSettings, replay
 from hicache.testing.traces import BLOCK_TOKENS, SHIPPED_TRACE, Trace, TraceRequest, write_trace
 from hicache.types import Component, StopPolicy, Tier

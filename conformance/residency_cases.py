@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple, TypeAlias
 
 from hicache.testing.driving.driver import Driver
-from hicache.testing.model import ExpectedMatch, Model
+from hicache.testing.models.tree import ExpectedMatch, Model
 from hicache.types import MatchResult
 
 from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, unit

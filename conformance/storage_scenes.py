@@ -12,7 +12,7 @@ import pytest
 from hicache.config import StorageConfig
 from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of
+from hicache.testing.driving.pools import component_of
 from hicache.testing.snapshot import StorageView
 from hicache.testing.storage.scripted import Store, store_of
 from hicache.testing.stored import restorable_pages

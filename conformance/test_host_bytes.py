@@ -11,7 +11,7 @@ from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.contents import Read
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of, entries
+from hicache.testing.driving.pools import component_of, entries
 from hicache.types import Slots, Tier, TransferKind
 
 from .scenario import (

@@ -12,7 +12,7 @@ from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import Handle, LoadBack, Pool, Tier, TransferKind, TransferPhase
 
 from .residency_cases import (

@@ -11,8 +11,8 @@ from hicache.config import ExecutorKind, Layout
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.pools import entries
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
-from hicache.testing.pools import entries
 from hicache.types import PADDING_SLOT, Pool, Sizes, Slots
 
 from .checks import refused

@@ -8,7 +8,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of
+from hicache.testing.driving.pools import component_of
 from hicache.types import Handle, Key, Pool, StorageKind, Tier
 
 from .checks import require_all_evictable, require_requests_released

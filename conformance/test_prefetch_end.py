@@ -11,7 +11,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of
+from hicache.testing.driving.pools import component_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
 

@@ -10,7 +10,7 @@ import pytest
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of
+from hicache.testing.driving.pools import component_of
 from hicache.types import Pool
 
 from .checks import require_requests_released

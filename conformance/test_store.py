@@ -13,8 +13,8 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.pools import is_shared
 from hicache.testing.hybrid_model import reshaped
-from hicache.testing.pools import is_shared
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
 from .scenario import FULL, MAMBA, evict_all, evict_host, key_of, open_standard, put

@@ -8,7 +8,7 @@ import pytest
 
 from hicache.testing.adapter import Pending
 from hicache.testing.driving.driver import Driver
-from hicache.testing.pools import component_of, pools_of, tokens_per_entry
+from hicache.testing.driving.pools import component_of, pools_of, tokens_per_entry
 from hicache.testing.snapshot import TransferView
 from hicache.types import NO_SLOTS, Key, LoadBack, TransferKind
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.patterns import element_bytes
 from hicache.testing.driving.prompts import page_numbers
-from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import SHARED, Component, Namespace, Slots, Tier
 

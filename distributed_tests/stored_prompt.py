@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hicache.testing.pools import component_of
+from hicache.testing.driving.pools import component_of
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.storage.scripted import Store
 from hicache.types import Handle, Key, StorageKind

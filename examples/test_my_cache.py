@@ -10,7 +10,7 @@ import pytest
 
 from hicache.testing import CacheContract
 from hicache.testing.adapter import Capability
-from hicache.testing.adapters.dictionary import DictionaryAdapter
+from hicache.testing.caches.dictionary import DictionaryAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.own_drivers import OpenDriver
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 from hicache.testing.adapter import Admission, CacheAdapter, Capability
 from hicache.testing.driving.prompts import cut
 from hicache.testing.geometry import Publish
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.testing.adapter import Capability
-from hicache.testing.model import ExpectedInsert
+from hicache.testing.models.tree import ExpectedInsert
 from hicache.testing.snapshot import Snapshot
 from hicache.types import NO_SLOTS, SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import rule
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.prompts import cut
-from hicache.testing.model import ExpectedInsert, ExpectedMatch
+from hicache.testing.models.tree import ExpectedInsert, ExpectedMatch
 from hicache.testing.snapshot import Snapshot
 from hicache.types import (
     NO_SLOTS,

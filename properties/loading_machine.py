@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission, Capability
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Component, Key, Namespace, Tier
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hicache.config import HostConfig
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.testing.snapshot import Snapshot, TransferView
 from hicache.types import NO_SLOTS, Component, Handle, Key, LoadBack, Slots, TransferKind
 

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.block_model import BlockModel
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
-from hicache.testing.model import Model
+from hicache.testing.models.blocks import BlockModel
+from hicache.testing.models.tree import Model
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots

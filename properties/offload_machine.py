@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, rule
 from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission
 from hicache.testing.driving.prompts import cut
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import Component, Key, Namespace, Tier
 
 from .request_machine import CHUNK, DECODED, FEW_PAGES, REQUEST_TAIL, RequestVerbs

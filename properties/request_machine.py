@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, rule
 from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.geometry import Publish
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import SHARED, Component, Handle, Key, Namespace
 
 from .machine import CacheMachine

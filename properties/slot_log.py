@@ -8,7 +8,7 @@ from enum import Enum
 
 from hicache.config import CacheConfig
 from hicache.errors import InvariantError
-from hicache.testing.patterns import element_bytes, elements_of
+from hicache.testing.driving.patterns import element_bytes, elements_of
 from hicache.testing.violation import violation
 from hicache.types import Key, Namespace, Slots
 

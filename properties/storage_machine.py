@@ -13,8 +13,8 @@ from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.driving.driver import Driver
-from hicache.testing.patterns import element_bytes, elements_of
-from hicache.testing.pools import component_of
+from hicache.testing.driving.patterns import element_bytes, elements_of
+from hicache.testing.driving.pools import component_of
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import Faults, Store, store_of
 from hicache.testing.stored import restorable_pages

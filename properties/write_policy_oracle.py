@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hicache.config import HostConfig, WritePolicy
-from hicache.testing.model import Held
+from hicache.testing.models.tree import Held
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Component, Namespace, Slots, TransferKind
 

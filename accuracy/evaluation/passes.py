@@ -14,7 +14,7 @@ import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, PageBytes
-from hicache.testing.pools import pools_of
+from hicache.testing.driving.pools import pools_of
 from hicache.types import Component, Slots, Tier
 
 from ..cache_setup import CacheSetup, OpenCache

@@ -24,7 +24,7 @@ from hicache.testing.load import load_adapter
 from hicache.testing.report.legible import legible
 from hicache.testing.report.targets import require_file, require_folder
 
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 
 
 CLICK_ERROR: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")

@@ -1,1 +1,5 @@
-"""What puts this package below or beside an engine, without a change of the engine."""
+"""The old place of hicache.engines.below_sglang, for one release."""
+
+from hicache.moved import find_moved_modules
+
+find_moved_modules()

@@ -383,7 +383,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
 
     @classmethod
     def on_model(cls, order: int) -> type[CacheAdapter] | None:  # noqa: ARG003 - see ARG002
-        """The class whose CUDA devices are those of `hicache.testing.cuda_model`; None: it has none.
+        """The class whose CUDA devices are those of `hicache.testing.cuda`; None: it has none.
 
         `order`: the seed of the order in which streams go on.
         """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typer.main import get_command
 
 import hicache
 from hicache.cli.app import app
+from hicache.moved import MOVED
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
@@ -196,8 +198,8 @@ def test_an_example_of_tests_passes_for_each_adapter(tmp_path: Path) -> None:
     text = (ROOT / "examples" / TESTS).read_text(encoding="utf-8")
     for adapter in ADAPTERS:
         module, name = adapter.split(":")
-        used = f"from hicache.testing.adapters.{module} import {name} as DictionaryAdapter"
-        mine = text.replace("from hicache.testing.adapters.dictionary import DictionaryAdapter", used)
+        used = f"from hicache.testing.caches.{module} import {name} as DictionaryAdapter"
+        mine = text.replace("from hicache.testing.caches.dictionary import DictionaryAdapter", used)
         (tmp_path / f"test_{name}.py").write_text(mine, encoding="utf-8")
     quiet = ("-p", "no:cacheprovider", "-W", "error", "-c", os.devnull, "--rootdir", str(tmp_path), "-rA", "-v")
     # The suites run the other clauses of the class on the same adapters.
@@ -269,3 +271,15 @@ def test_every_link_to_a_file_leads_to_one() -> None:
     assert len(links) > 5, f"only {links} were found"
     missing = [link for link in links if not (ROOT / link.partition("#")[0]).exists()]
     assert not missing, f"there are no files {missing}"
+
+
+# Old names of modules.
+
+
+@pytest.mark.parametrize("old", [name for name in MOVED if find_spec(MOVED[name])])
+def test_an_old_name_gives_the_module_and_warns(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module(old.rpartition(".")[0])
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    new = import_module(MOVED[old])
+    with pytest.warns(DeprecationWarning, match=f"{old} has moved to {MOVED[old]}; the old name will be removed in"):
+        assert import_module(old) is new, f"{old} is not {MOVED[old]}"

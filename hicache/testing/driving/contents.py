@@ -9,8 +9,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
-from hicache.testing.laws.slots import all_slots
-from hicache.testing.patterns import (
+from hicache.testing.driving.patterns import (
     Digests,
     Place,
     as_numbers,
@@ -24,7 +23,8 @@ from hicache.testing.patterns import (
     shard_of,
     state_digest,
 )
-from hicache.testing.pools import component_of, entries, is_shared, pools_of, tokens_per_entry
+from hicache.testing.driving.pools import component_of, entries, is_shared, pools_of, tokens_per_entry
+from hicache.testing.laws.slots import all_slots
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Slots

@@ -12,13 +12,13 @@ import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
-from hicache.testing.block_model import BlockModel
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.block_inspector import BlockInspector
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.oracle import cached_length
+from hicache.testing.driving.patterns import element_bytes, elements_of
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
 from hicache.testing.driving.table_contents import TableContents
@@ -27,7 +27,7 @@ from hicache.testing.laws.blocks import check_growth, check_table
 from hicache.testing.laws.slots import require_pages
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.laws.tree import host_candidates
-from hicache.testing.patterns import element_bytes, elements_of
+from hicache.testing.models.blocks import BlockModel
 from hicache.testing.processes import end_if_forked
 from hicache.testing.snapshot import BlockSnapshot, HostNodeView, NodeView, Snapshot, TransferView
 from hicache.testing.violation import ViolationError, violation

@@ -12,6 +12,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger, LockBook
+from hicache.testing.driving.pools import component_of
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.slots import (
@@ -27,7 +28,6 @@ from hicache.testing.laws.slots import (
 )
 from hicache.testing.laws.tiers import Keys, check_kept, check_order
 from hicache.testing.laws.tree import check_receipts
-from hicache.testing.pools import component_of
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.testing.violation import violation

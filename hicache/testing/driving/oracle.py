@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hicache.config import CacheConfig
-from hicache.testing.model import Model
+from hicache.testing.models.tree import Model
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Key
 

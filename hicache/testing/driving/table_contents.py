@@ -10,10 +10,19 @@ import numpy as np
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import NOISE
+from hicache.testing.driving.patterns import (
+    TOKEN_BYTES,
+    Digests,
+    as_numbers,
+    chain,
+    check_fill,
+    elements_of,
+    fill,
+    seed,
+)
+from hicache.testing.driving.pools import pools_of
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.geometry import geometry_of
-from hicache.testing.patterns import TOKEN_BYTES, Digests, as_numbers, chain, check_fill, elements_of, fill, seed
-from hicache.testing.pools import pools_of
 from hicache.testing.snapshot import BlockSnapshot, OffloadView
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Namespace, Pool, Slots

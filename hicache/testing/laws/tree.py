@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
+from hicache.testing.driving.patterns import element_bytes
 from hicache.testing.laws.table import NodeTable, Numbers, TierColumns, flags, numbers
-from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import SHARED, Component

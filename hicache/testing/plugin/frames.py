@@ -21,9 +21,7 @@ _HIDE = "__tracebackhide__"
 """pytest hides the frames of a module with this variable; if it is a function, those for which it returns True."""
 
 _KIT = "hicache.testing"
-_CACHES = tuple(
-    f"{_KIT}.{name}" for name in ("adapter", "adapters", "mutants", "block_cache", "offload_cache", "templates")
-)
+_CACHES = tuple(f"{_KIT}.{name}" for name in ("adapter", "caches", "templates"))
 """Modules of the kit whose frames are those of a cache."""
 
 

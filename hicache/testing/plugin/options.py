@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # The commands use the names of the options, and their help must come quickly.
     import pytest
 
-DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
+DEFAULT_ADAPTER = "hicache.testing.caches.reference:ReferenceAdapter"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hicache.testing.patterns import seed
+from hicache.testing.driving.patterns import seed
 from hicache.testing.snapshot import HostView, Snapshot, StorageView
 from hicache.types import Namespace, Slots
 

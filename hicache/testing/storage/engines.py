@@ -216,7 +216,7 @@ _MOTO_NIXL = replace(
     backend="nixl-objects",
     library="nixl",
     version=lambda _: f"moto {version('moto')}, an emulator of S3, with NIXL {version('nixl')}",
-    known_failures=Path(__file__).parents[1] / "adapters" / "known" / "nixl-objects.toml",
+    known_failures=Path(__file__).parents[2] / "engines" / "known" / "nixl-objects.toml",
 )
 
 

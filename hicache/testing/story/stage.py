@@ -18,8 +18,8 @@ from hicache.config import (
 )
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.patterns import elements_of
 from hicache.testing.hybrid_model import TINY_MODEL
-from hicache.testing.patterns import elements_of
 from hicache.testing.storage.scripted import BACKEND, store_of
 from hicache.testing.story.picture import Mark, Painter, Picture, Words
 from hicache.testing.story.stored_prompts import StoredPrompts

@@ -14,7 +14,7 @@ from typing import ClassVar
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability
-from hicache.testing.block_cache import BlockCache, BlockCacheConfig, Group
+from hicache.testing.caches.block_cache import BlockCache, BlockCacheConfig, Group
 from hicache.types import Component, Handle, Key, Slots, Tokens
 
 

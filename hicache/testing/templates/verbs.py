@@ -14,7 +14,7 @@ from typing import ClassVar
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.adapters.dictionary import PrefixDictionary
+from hicache.testing.caches.dictionary import PrefixDictionary
 from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Slots
 
 

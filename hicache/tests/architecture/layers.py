@@ -32,15 +32,8 @@ CORE = (
     *CACHE,
 )
 
-REFERENCE = "hicache.testing.adapters.reference"
+REFERENCE = "hicache.testing.caches.reference"
 RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
-SGLANG = (
-    "hicache.testing.adapters.sglang",
-    *(f"hicache.testing.adapters.sglang_{name}" for name in ("dsa", "host", "pools", "ranks", "view", "workers")),
-)
-MINI_SGLANG = ("hicache.testing.adapters.mini_sglang", "hicache.testing.adapters.mini_sglang_import")
-VLLM = ("hicache.testing.adapters.vllm", "hicache.testing.adapters.vllm_connector")
-
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
 """What runs models, and is asked for by the accuracy suite alone."""
 
@@ -63,7 +56,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.storage.objects": (*GROUND, "hicache.storage", "obstore"),
     "hicache.storage.mooncake": (*GROUND, "hicache.storage", "mooncake", "numpy"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
-    "hicache.integrations": (*GROUND, "hicache.storage", "torch"),
+    "hicache.integrations": ("hicache.moved",),
+    "hicache.testing.adapters": ("hicache.moved",),
+    "hicache.moved": (),
     "hicache.transfer": (*GROUND, "hicache.storage"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer"),
     "hicache.transfer.streams": (*GROUND, "hicache.transfer", "torch"),
@@ -92,29 +87,22 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "rich",
     ),
     "hicache.testing.replay.plot": (*SHARED, "hicache.testing", "numpy", "matplotlib"),
-    "hicache.testing.model": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
-    "hicache.testing.cuda_model": ("numpy", "torch"),
+    "hicache.testing.models.tree": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
+    "hicache.testing.cuda": ("numpy", "torch"),
     "hicache.testing.plugin.devices": ("torch",),
     "hicache.testing.census": (*SHARED, "numpy", "torch"),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "numpy", "pytest", "torch"),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
-    "hicache.testing.adapters.modelled": (*CORE, "hicache.testing", "numpy", "torch"),
-    "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
-    **dict.fromkeys((*SGLANG, *MINI_SGLANG, *VLLM), (*SHARED, "hicache.testing", "numpy", "torch")),
-    **dict.fromkeys(
-        tuple(
-            f"hicache.testing.adapters.{name}"
-            for name in ("lmcache_cpu", "sglang_pages", "sglang_storage", "storage_lmcache_l2", "storage_sglang")
-        ),
-        (*SHARED, "hicache.storage", "hicache.integrations", "hicache.testing", "numpy", "torch"),
-    ),
-    "hicache.testing.adapters.storage_lmcache": (*SHARED, "hicache.storage"),
+    "hicache.testing.caches.modelled": (*CORE, "hicache.testing", "numpy", "torch"),
+    "hicache.tests.proof.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
+    "hicache.engines": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
+    "hicache.engines.below_sglang": (*GROUND, "hicache.storage", "torch"),
     "hicache.__main__": ("hicache.cli",),
     "hicache.cli.exposition": ("hicache", "typer", "rich", "prometheus_client"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
-    "hicache.tests.test_metrics": ("hicache", "numpy", "pytest", "typer", "prometheus_client"),
+    "hicache.tests.cache.test_metrics": ("hicache", "numpy", "pytest", "typer", "prometheus_client"),
     "hicache.tests.engines.test_redis": ("hicache", "pytest", "redis"),
     "hicache.tests.engines.hosts.engines": ("hicache", "redis"),
     "hicache.tests.engines.test_redis_cluster": ("hicache", "pytest", "redis"),
@@ -125,9 +113,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.kit.test_loading_machine": ("hicache", "properties", "hypothesis"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
-    "hicache.tests.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),
-    "hicache.tests.ranks": ("hicache", "distributed_tests", "numpy", "pytest", "torch"),
-    "hicache.tests.core": (
+    "hicache.tests.kit.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),
+    "hicache.tests.kit.ranks": ("hicache", "distributed_tests", "numpy", "pytest", "torch"),
+    "hicache.tests.cache.core": (
         *(*GROUND, "hicache.tree", "hicache.components", "hicache.testing.hybrid_model"),
         *("numpy", "pytest", "hypothesis"),
     ),

@@ -30,10 +30,10 @@ FORBIDDEN = {
     ),
     "the core knows the kit": ("hicache/cache.py", "from hicache.testing import adapter", "hicache.testing.adapter"),
     "the kit knows the cache": ("hicache/testing/plugin/hooks.py", "from hicache import cache", "hicache.cache"),
-    "the oracle knows the keys": ("hicache/testing/model.py", "import hicache.keys", "hicache.keys"),
+    "the oracle knows the keys": ("hicache/testing/models/tree.py", "import hicache.keys", "hicache.keys"),
     "a suite knows the cache": ("conformance/test_a.py", "import hicache.cache", "hicache.cache"),
     "a suite knows its sibling": ("properties/test_a.py", "from conformance import specs", "conformance.specs"),
-    "a core test needs torch": ("hicache/tests/core/test_a.py", "import torch", "torch"),
+    "a core test needs torch": ("hicache/tests/cache/core/test_a.py", "import torch", "torch"),
     "the core reads the clock": ("hicache/cache.py", "from time import monotonic", "time.monotonic"),
     "a layer that nobody named": ("hicache/extra.py", "import json", "json"),
 }
@@ -41,7 +41,7 @@ FORBIDDEN = {
 ALLOWED = {
     "a sibling in the suite": ("conformance/test_a.py", "from .specs import SPECS"),
     "the kit in a suite": ("benchmarks/test_a.py", "from hicache.testing.adapter import CacheAdapter"),
-    "the cache in its adapter": ("hicache/testing/adapters/reference.py", "import hicache.cache"),
+    "the cache in its adapter": ("hicache/testing/caches/reference.py", "import hicache.cache"),
     "the kit in the command line": ("hicache/cli/app.py", "import hicache.testing.plugin.hooks"),
     "torch in the pools": ("hicache/pools/buffers.py", "import torch"),
     "the clock in the kit": ("hicache/testing/replay/run.py", "import time"),
@@ -75,7 +75,7 @@ def test_a_permitted_import_passes(tmp_path: Path, path: str, source: str) -> No
     assert not objections, f"{source!r} in {path} is permitted, got {objections}"
 
 
-TO_A_SUBCLASS = ("hicache.testing.adapters.reference", "hicache.testing.adapters.modelled")
+TO_A_SUBCLASS = ("hicache.testing.caches.reference", "hicache.testing.caches.modelled")
 """The one import of a module that imports the importer: inside a function, of a class below the function's own."""
 
 

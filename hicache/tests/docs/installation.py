@@ -30,7 +30,7 @@ SMALL = replace(SHORT_TRACE, requests=30, system_length_median=300, message_leng
 
 MODULES = {
     "my_module.py": """
-from hicache.testing.adapters.dictionary import DictionaryAdapter
+from hicache.testing.caches.dictionary import DictionaryAdapter
 
 
 class MyAdapter(DictionaryAdapter):
@@ -51,7 +51,7 @@ class MyStorage(FileStorage):
     "my_broken.py": """
 from dataclasses import replace
 
-from hicache.testing.adapters.dictionary import DictionaryAdapter
+from hicache.testing.caches.dictionary import DictionaryAdapter
 
 
 class BrokenAdapter(DictionaryAdapter):
@@ -72,8 +72,8 @@ link = ""
 }
 """The files of a user that the pages name. ADAPTER stands for the module and the class of an adapter."""
 
-LEAST = "hicache.testing.adapters.dictionary import DictionaryAdapter"
-WHOLE = "hicache.testing.adapters.reference import ReferenceAdapter"
+LEAST = "hicache.testing.caches.dictionary import DictionaryAdapter"
+WHOLE = "hicache.testing.caches.reference import ReferenceAdapter"
 """Adapters of a user: one that starts soon, as most pages need no more; one of a cache with data."""
 
 RUNS = ("ours", "theirs", "old", "new", "reference")

@@ -14,7 +14,7 @@ NOT_RUN = {
     r"(python -m )?pip install ": "needs an index; the tests install the wheel",
     r"(\w+=\S+ )*make ": "installs into .venv of the checkout; CI runs it",
     r"(\.venv/bin/)?tox ": "runs a whole environment; that it exists is tested",
-    **dict.fromkeys(OF_MODELS, "needs the libraries of models; hicache/tests/accuracy/test_commands.py runs it"),
+    **dict.fromkeys(OF_MODELS, "needs the libraries of models; hicache/tests/kit/accuracy/test_commands.py runs it"),
     r"hicache serve-metadata ": "serves until it is stopped; hicache/tests/kit/test_cli_serve_metadata.py starts it",
 }
 """Commands of any page that are not run, by their beginning, each with the reason."""

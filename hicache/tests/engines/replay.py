@@ -16,7 +16,7 @@ import typer
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.storage.base import StorageBackend
 from hicache.storage.wrappers import AuditedStorage
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, StorageSettings, replay
 from hicache.testing.replay.configuration import NEVER
 from hicache.testing.storage.engine import EngineProcess

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 import hicache
-from hicache.testing.patterns import fill, prefix_digests
+from hicache.testing.driving.patterns import fill, prefix_digests
 from hicache.types import SHARED, Key, Slots, Tokens
 
 PAGE, LAYERS = 64, 4

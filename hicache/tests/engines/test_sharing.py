@@ -15,7 +15,7 @@ import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.storage.base import StorageStats
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import reshaped

@@ -29,7 +29,7 @@ import pytest
 CLAUSE = re.compile(r"\b[A-Z]+-\d+\b")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
-DEFECTIVE = ("hicache.tests", "hicache.testing.mutants")
+DEFECTIVE = ("hicache.tests", "hicache.tests.proof.mutants")
 """Packages of classes that are broken on purpose."""
 
 MUTANT = ("slug", "source", "clauses", "adapter", "test", "told")

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from hypothesis import stateful
 
-from hicache.testing.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
-from hicache.testing.mutants.black_box import ROWS as BLACK_BOX_ROWS
-from hicache.testing.mutants.callers import ROWS as CALLER_ROWS
-from hicache.testing.mutants.census import ROWS as CENSUS_ROWS
-from hicache.testing.mutants.order import ROWS as ORDER_ROWS
-from hicache.testing.mutants.rows import ROWS
-from hicache.testing.mutants.storage import ROWS as STORAGE_ROWS
-from hicache.testing.mutants.subtle import ROWS as SUBTLE_ROWS
 from hicache.testing.plugin.tags import SUITES
 from hicache.tests.inventory.__main__ import assembled, collected, main
 from hicache.tests.inventory.collection import Collector
 from hicache.tests.inventory.comparison import Comparison, label
 from hicache.tests.inventory.sizes import read_sizes
+from hicache.tests.proof.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
+from hicache.tests.proof.mutants.black_box import ROWS as BLACK_BOX_ROWS
+from hicache.tests.proof.mutants.callers import ROWS as CALLER_ROWS
+from hicache.tests.proof.mutants.census import ROWS as CENSUS_ROWS
+from hicache.tests.proof.mutants.order import ROWS as ORDER_ROWS
+from hicache.tests.proof.mutants.rows import ROWS
+from hicache.tests.proof.mutants.storage import ROWS as STORAGE_ROWS
+from hicache.tests.proof.mutants.subtle import ROWS as SUBTLE_ROWS
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,7 +96,7 @@ def before(take: Take) -> dict[str, Any]:
 
 
 def test_the_rows_of_mutants_are_found_with_the_tests_that_find_them() -> None:
-    rows = {row["name"]: row for row in collected(ROOT, "hicache/tests/mutants", ())["mutants"]}
+    rows = {row["name"]: row for row in collected(ROOT, "hicache/tests/proof", ())["mutants"]}
     expected = {
         row.slug: row
         for row in (

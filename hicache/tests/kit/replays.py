@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hicache.config import EvictionPolicy
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import UNLIMITED, ReplayOutcome, ReplaySettings, replay
 from hicache.testing.traces import SHORT_TRACE, Trace, TraceRequest, write_trace
 from hicache.tests.kit.hosted_cache import HostedCache

@@ -15,7 +15,7 @@ from hypothesis import stateful
 
 from hicache.storage.hf3fs import backend
 from hicache.testing import process_starts
-from hicache.testing.adapters import reference
+from hicache.testing.caches import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS

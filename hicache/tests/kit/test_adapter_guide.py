@@ -14,10 +14,10 @@ import pytest
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.adapters.blocks import BlockCacheAdapter
-from hicache.testing.adapters.dictionary import DictionaryAdapter
-from hicache.testing.adapters.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.blocks import BlockCacheAdapter
+from hicache.testing.caches.dictionary import DictionaryAdapter
+from hicache.testing.caches.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import PROFILES
 from hicache.testing.driving.driver import Driver
 from hicache.testing.laws import check_laws

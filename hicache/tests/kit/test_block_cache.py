@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from hicache.testing.block_cache import (
+from hicache.testing.caches.block_cache import (
     NULL_BLOCK,
     BlockCache,
     BlockCacheConfig,
@@ -21,7 +21,7 @@ from hicache.testing.block_cache import (
     sha256,
 )
 from hicache.testing.geometry import Publish
-from hicache.testing.mutants import block_cache as mutants
+from hicache.tests.proof.mutants import block_cache as mutants
 from hicache.types import SHARED, Component, EventKind, Namespace
 
 FULL, SWA, MAMBA = Component.FULL, Component.SWA, Component.MAMBA

@@ -12,13 +12,13 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.adapter import Capability
-from hicache.testing.adapters.blocks import BlockCacheAdapter
-from hicache.testing.block_model import BlockModel
+from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import make_key
 from hicache.testing.geometry import GeometricConfig, Geometry
 from hicache.testing.laws.blocks import check_block_sizes, check_blocks, check_evicted, check_growth, check_table
 from hicache.testing.load import load_adapter
+from hicache.testing.models.blocks import BlockModel
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.types import SHARED, Component, Key, Namespace, Pool, Sizes, Slots
 

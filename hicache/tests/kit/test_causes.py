@@ -276,7 +276,7 @@ def test_a_clause_that_does_not_exist_cannot_be_selected(pytester: pytest.Pytest
 
 
 def test_the_clauses_checked_after_each_verb_are_those_of_the_laws() -> None:
-    places = ("hicache/testing/laws/", "hicache/testing/patterns.py")
+    places = ("hicache/testing/laws/", "hicache/testing/driving/patterns.py")
     driving = tuple(f"hicache/testing/driving/{name}.py" for name in ("inspector", "ledger", "contents"))
     raised = {
         clause_id

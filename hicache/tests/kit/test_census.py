@@ -14,11 +14,11 @@ import torch
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.census import SlotTensor, find_slot_tensors
-from hicache.testing.mutants.census import FROM_HOST, FROM_STORAGE, THREE, TWO, DraftsNotRead, ExpertsLost
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import run_recorded
+from hicache.tests.proof.mutants.census import FROM_HOST, FROM_STORAGE, THREE, TWO, DraftsNotRead, ExpertsLost
 from hicache.types import Tier
 
 PAGE = 4

@@ -10,11 +10,11 @@ import pytest
 
 from hicache.config import HostConfig
 from hicache.errors import ConfigurationError, InvariantError
-from hicache.testing.block_model import BlockModel
 from hicache.testing.driving.prompts import make_key
 from hicache.testing.geometry import GeometricConfig, Geometry
 from hicache.testing.laws.blocks import check_block_sizes, check_blocks
 from hicache.testing.laws.chunks import check_chunks, check_evicted_chunks, check_host_sizes
+from hicache.testing.models.blocks import BlockModel
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, ChunkView, OffloadView, PoolView, TransferView
 from hicache.types import SHARED, Component, Sizes, Slots, TransferKind
 

@@ -43,7 +43,7 @@ def test_a_release_of_transformers_that_is_not_supported_is_named(monkeypatch: p
 
 
 def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
-    told = refused("--ranks", "2", "--adapter", "hicache.testing.adapters.dictionary:DictionaryAdapter")
+    told = refused("--ranks", "2", "--adapter", "hicache.testing.caches.dictionary:DictionaryAdapter")
     assert "does not declare RANKS" in told, f"expected what the adapter lacks, got {told}"
 
 

@@ -26,7 +26,7 @@ os.makedirs(name, exist_ok=True)
 open(os.path.join(name, __name__), "w").close()
 """
 
-ADAPTER = "from hicache.testing.adapters.dictionary import DictionaryAdapter as Mine\n"
+ADAPTER = "from hicache.testing.caches.dictionary import DictionaryAdapter as Mine\n"
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def verified_on_torchrun(folder: Path, adapter: str) -> subprocess.CompletedProc
 
 
 def test_the_processes_of_torchrun_find_the_suite_and_the_adapter(tmp_path: Path) -> None:
-    done = verified_on_torchrun(tmp_path, "from hicache.testing.adapters.reference import ReferenceAdapter as Mine\n")
+    done = verified_on_torchrun(tmp_path, "from hicache.testing.caches.reference import ReferenceAdapter as Mine\n")
     assert done.returncode == 0, f"expected a verification, got {done.returncode}: {done.stdout}{done.stderr}"
     assert "1 passed" in done.stdout, f"expected the workload to run, got {done.stdout}"
 
 
 READS_ZEROS = """
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 
 class Mine(ReferenceAdapter):
     def read(self, *where):

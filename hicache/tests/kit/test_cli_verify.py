@@ -35,8 +35,8 @@ from hicache.cli.stage import (
 )
 from hicache.cli.verify import STAGES, left_out, verify
 from hicache.cli.verify_view import run_with_progress, show_results
-from hicache.testing.adapters.blocks import BlockCacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.blocks import BlockCacheAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.plugin.devices import missing_device
@@ -386,7 +386,7 @@ def test_help_is_quick_to_come() -> None:
 
 
 HOSTED = "hicache.tests.kit.hosted_cache:HostedCache"
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
 
 

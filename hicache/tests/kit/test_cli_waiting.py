@@ -21,7 +21,7 @@ from hicache.cli.verify import verify_command
 from hicache.cli.verify_view import run_with_progress
 from hicache.clock import VirtualClock
 from hicache.errors import ConfigurationError
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import samples
 from hicache.testing.traces import SHIPPED_TRACE, Trace
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hicache.testing.cuda_model.memory import POISON
-from hicache.testing.cuda_model.model import CudaModel
-from hicache.testing.cuda_model.sanitizer import Sanitizer
+from hicache.testing.cuda.memory import POISON
+from hicache.testing.cuda.model import CudaModel
+from hicache.testing.cuda.sanitizer import Sanitizer
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.adapters.dictionary import DictionaryAdapter
-from hicache.testing.adapters.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
+from hicache.testing.caches.dictionary import DictionaryAdapter
+from hicache.testing.caches.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
 from hicache.testing.report import Outcome, RunRecord
 from hicache.tests.kit.suite_runs import run_apart
 from hicache.types import Handle

@@ -10,7 +10,7 @@ from hicache.config import WritePolicy
 from hicache.errors import InvariantError, ReceiptError
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.snapshot import Snapshot

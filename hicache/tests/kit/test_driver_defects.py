@@ -11,7 +11,7 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter, PageBytes
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.hosted_cache import FlatCache, HostedCache, Job, Part, Prefix, Ticket
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, tiny_config

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hicache.testing.adapters.blocks import BlockCacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.blocks import BlockCacheAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver

@@ -12,7 +12,7 @@ from hicache.testing.report.failure_text import MAX_NODES, MAX_STEPS, WIDTH, Par
 from hicache.testing.report.run import Evidence, Step
 from hicache.tests.kit.suite_runs import execution, run, write_suite
 
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 
 SUITE = """
 from .scene import insert_and_break

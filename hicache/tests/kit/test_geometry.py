@@ -8,7 +8,7 @@ import pytest
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapters.blocks import CONFIGURATIONS
+from hicache.testing.caches.blocks import CONFIGURATIONS
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish, geometry_of
 from hicache.types import Component

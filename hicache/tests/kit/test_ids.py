@@ -18,7 +18,7 @@ ROOT = Path(hicache.__file__).parent.parent
 PLAIN = re.compile(r"[\w./:,=@%+-]+(\[[\w./:,=@%+-]*\])?", re.ASCII)
 FOLDERS = {
     "hicache/tests": 3000,
-    "hicache/tests/mutants": 200,
+    "hicache/tests/proof": 200,
     "conformance": 9000,
     "properties": 60,
     "distributed_tests": 200,

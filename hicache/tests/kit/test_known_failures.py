@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hicache import engines
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
-from hicache.testing import adapters
 from hicache.testing.plugin.causes import OUTDATED
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
@@ -20,7 +20,7 @@ from hicache.testing.plugin.known_failures import (
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import run, write_suite
 
-SHIPPED = sorted(Path(adapters.__path__[0], "known").glob("*.toml"))
+SHIPPED = sorted(Path(engines.__path__[0], "known").glob("*.toml"))
 
 GOOD = """
 [[failure]]

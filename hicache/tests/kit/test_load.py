@@ -9,12 +9,12 @@ import pytest
 
 from hicache.testing import load
 from hicache.testing.adapter import Capability
-from hicache.testing.adapters.modelled import ModelledReference
+from hicache.testing.caches.modelled import ModelledReference
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.load import load_adapter, moved
 from hicache.testing.plugin.devices import missing_device
 
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 MODELLED = f"{ModelledReference.__module__}:{ModelledReference.__name__}"
 
 CONFIGURATIONS = {config.name: config for config in standard_configurations(ModelledReference.capabilities)}

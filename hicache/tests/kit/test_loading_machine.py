@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.types import SHARED, Component, Tier
 from properties.loading_machine import LoadingMachine
 from properties.situation import Situation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.model import ExpectedInsert, ExpectedMatch, Model
+from hicache.testing.models.tree import ExpectedInsert, ExpectedMatch, Model
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot
 from hicache.types import SHARED, Key, Namespace, Slots, Tier, TransferKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hicache.testing.offload_cache import Bytes, OffloadCache, OffloadCacheConfig
+from hicache.testing.caches.offload_cache import Bytes, OffloadCache, OffloadCacheConfig
 from hicache.types import SHARED, Namespace, Slots, Tokens
 
 LAYERS, SLOT_BYTES, CHUNK = 2, 4, 4

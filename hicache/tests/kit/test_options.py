@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.plugin.options import (
     ADAPTER,
     BACKEND_CONFIG,
@@ -132,8 +132,8 @@ BACKEND_OF = ("--hicache-backend", "file", "--hicache-backend-config")
 
 WRONG = {
     "no module": ("--hicache-adapter", "no_such_module:Cache"),
-    "no class": ("--hicache-adapter", "hicache.testing.adapters.dictionary:Missing"),
-    "no adapter": ("--hicache-adapter", "hicache.testing.adapters.dictionary:PrefixDictionary"),
+    "no class": ("--hicache-adapter", "hicache.testing.caches.dictionary:Missing"),
+    "no adapter": ("--hicache-adapter", "hicache.testing.caches.dictionary:PrefixDictionary"),
     "no backend": ("--hicache-backend", "flie"),
     "no option of the backend": (*BACKEND_OF, '{"rooot": "x"}'),
     "an option out of range": (*BACKEND_OF, '{"root": "x", "capacity_bytes": -1}'),

@@ -86,7 +86,7 @@ def test_the_wheel_holds_every_data_file() -> None:
 
 
 def test_packages_are_found_by_their_name_in_the_wheel(tmp_path: Path) -> None:
-    for module in ("hicache/tree/node.py", "hicache/tests/core/test_a.py", "conformance/keys/test_b.py"):
+    for module in ("hicache/tree/node.py", "hicache/tests/cache/core/test_a.py", "conformance/keys/test_b.py"):
         (tmp_path / module).parent.mkdir(parents=True)
         (tmp_path / module).touch()
     found = folders_of_packages(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.patterns import check_fill, fill, of_shard, prefix_digests, shard_of, state_digest
+from hicache.testing.driving.patterns import check_fill, fill, of_shard, prefix_digests, shard_of, state_digest
 from hicache.testing.ranks.world import Mesh
 from hicache.types import SHARED, Key, Namespace, Pool
 

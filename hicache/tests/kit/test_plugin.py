@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.report import Outcome
 from hicache.testing.storage.subject import SHIPPED
@@ -370,7 +370,7 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
     result.stdout.no_fnmatch_line("*hicache:*")
 
 
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 BACKEND_CONFTEST = "from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers"
 OPTIONS = '{"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.adapter import Capability
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import run_apart
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
-from hicache.testing.adapters.offload import OffloadCacheAdapter
+from hicache.testing.caches.offload import OffloadCacheAdapter
 from hicache.testing.load import load_adapter
 from hicache.testing.replay import (
     HostSettings,
@@ -26,7 +26,7 @@ from hicache.testing.traces import SHIPPED_TRACE, SHORT_TRACE, Trace, generate_t
 from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.replays import SETTINGS, SMALL
 
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 STEPPED = HostSettings("30%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
 BROKEN = "hicache.tests.kit.test_replay:SwapsPages"
 
@@ -252,8 +252,8 @@ def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> No
         (["--capacity", "much"], "much"),
         (["--host", "plenty"], "plenty"),
         (["--host", "25%", "--adapter", "hicache.tests.kit.hosted_cache:FlatCache"], "HOST"),
-        (["--adapter", "hicache.testing.adapters.offload:OffloadCacheAdapter"], "chunk"),
-        (["--host", "25%", "--adapter", "hicache.testing.adapters.blocks:BlockCacheAdapter"], "host tier"),
+        (["--adapter", "hicache.testing.caches.offload:OffloadCacheAdapter"], "chunk"),
+        (["--host", "25%", "--adapter", "hicache.testing.caches.blocks:BlockCacheAdapter"], "host tier"),
         (["--page-size", "0"], "--page-size"),
         (["--components", "swa"], "full"),
         (["--storage", "memory"], "needs a host tier"),

@@ -11,7 +11,7 @@ import pytest
 from hicache.config import ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability, PageBytes
-from hicache.testing.adapters.blocks import BlockCacheAdapter
+from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.replay import UNLIMITED, HostSettings, ReplaySettings
 from hicache.testing.replay.configuration import can_replay
 from hicache.testing.replay.sample import samples

@@ -15,7 +15,7 @@ from hicache.storage.base import Pieces
 from hicache.storage.memory import MemoryStorage
 from hicache.storage.paged import Answer
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import (
     NEVER,
     UNLIMITED,

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import Pending
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.scripted import store_of

@@ -22,7 +22,7 @@ from hicache.cli.app import app
 from hicache.config import CacheConfig, WritePolicy
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.adapter import Capability, Pending
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.snapshot import (
     FetchView,

@@ -249,7 +249,7 @@ REPLAY_RECORD = {
 COMMAND = get_command(app)
 
 MINE = """
-from hicache.testing.adapters.dictionary import DictionaryAdapter as Adapter
+from hicache.testing.caches.dictionary import DictionaryAdapter as Adapter
 from hicache.errors import ConfigurationError
 from hicache.storage.memory import MemoryStorage
 

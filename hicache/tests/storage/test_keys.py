@@ -13,7 +13,7 @@ from hicache.config import BufferShape, Follows, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
 from hicache.storage.keys import MAX_CHARACTERS, Shard, StorageKeys, check_key, check_scope
 from hicache.testing.hybrid_model import reshaped
-from hicache.tests.pools.two_tiers import stored_config
+from hicache.tests.cache.pools.two_tiers import stored_config
 from hicache.types import Pool
 
 LONGEST_HASH = "f" * 64

@@ -1,0 +1,1 @@
+"""Adapters of LMCache's cache in host memory and of its storage."""

@@ -1,0 +1,1 @@
+"""Adapters of SGLang's caches and of its storage backends."""

@@ -1,0 +1,100 @@
+"""Makes SGLang's cache importable without CUDA: packages that the cache does not use are replaced by stubs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hicache.engines.stubs import Stub, StubFinder
+
+STUBBED = (
+    *("triton", "sgl_kernel", "torchvision", "torchcodec", "pynvml", "cuda", "IPython", "tvm_ffi", "gguf"),
+    *("compressed_tensors", "sentencepiece", "partial_json_parser"),
+    *("sglang.srt.utils.hf_transformers", "sglang.srt.utils.hf_transformers_utils"),
+    "sglang.srt.utils.hf_transformers_patches",
+    *(f"sglang.srt.function_call.{name}_detector" for name in ("inkling", "kimik3")),
+)
+"""Packages that are replaced by stubs, with all their modules, if they are not installed or cannot be imported."""
+
+BARE = ("sglang", "sglang.srt.configs")
+"""Packages that are imported without their own `__init__`, which would import every model and every kernel."""
+
+ENVIRONMENT: Mapping[str, str] = {"SGLANG_USE_CPU_ENGINE": "1", "HICACHE_HOST_MEMORY_RESERVE_BYTES": "0"}
+
+
+class _BareModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        # The classes are those of the models, none of which is opened here; modules are imported as usual.
+        if not name[:1].isupper():
+            raise AttributeError(name)
+        return Stub
+
+
+@functools.cache  # reads the disk, and is called at each import
+def sglang_version() -> str | None:
+    """The installed release of SGLang, or None."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def prepare_sglang() -> str:
+    """Make modules such as `sglang.srt.mem_cache` importable; returns SGLang's version.
+
+    May be called again. Raises ImportError when SGLang is not installed.
+    """
+    version = sglang_version()
+    if version is None:
+        raise ImportError("sglang is not installed: pip install --no-deps sglang, in an environment of its own")
+    if "sglang" not in sys.modules:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _probe()
+            sys.meta_path.insert(0, StubFinder(STUBBED))
+            _import_bare()
+    return version
+
+
+def import_from(module: str, *names: str) -> Any:
+    """Import a module of SGLang, ignoring its warnings; returns the module, or the tuple of these names in it."""
+    prepare_sglang()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imported = importlib.import_module(module)
+    return tuple(getattr(imported, name) for name in names) if names else imported
+
+
+def _probe() -> None:
+    """Let torch and transformers detect the installed packages before stubs hide them."""
+    importlib.import_module("torch.utils._triton").has_triton()
+    probes = vars(importlib.import_module("transformers.utils.import_utils"))
+    for name, probe in probes.items():
+        if name.startswith("is_") and name.endswith("_available") and hasattr(probe, "cache_info"):
+            with contextlib.suppress(TypeError):  # some need a version as argument
+                probe()
+
+
+def _import_bare() -> None:
+    spec = find_spec("sglang")
+    assert spec is not None, "sglang has metadata but no modules"
+    assert spec.submodule_search_locations, "sglang is not a package"
+    root = Path(next(iter(spec.submodule_search_locations))).parent
+    for name in BARE:
+        package = _BareModule(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")))]
+        package.__spec__ = ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = package

@@ -1,0 +1,1 @@
+"""Adapters of mini-sglang and nano-vllm, which are read from a checkout."""

@@ -1,0 +1,78 @@
+"""Makes mini-sglang's CacheManager and radix cache importable from a checkout, without its kernels, sockets and models.
+
+The modules of the cache are the engine's own. What stands in: a comparison of two keys, which is C++ there; pinned host
+memory, which needs a GPU; and the two packages whose `__init__` imports all kernels and all sockets.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from hicache.engines.small.checkout import add_bare, import_names, require_checkout
+
+VARIABLE = "HICACHE_MINISGL"
+"""The variable of the environment with the path of the checkout."""
+
+FOLDER = "python/minisgl"
+"""The engine's package in its checkout."""
+
+
+@dataclass(frozen=True, slots=True)
+class MiniSglang:
+    """What an adapter uses of the engine: classes, and the module with the global context."""
+
+    cache_manager: Any
+    radix_handle: Any
+    req: Any
+    sampling_params: Any
+    core: Any
+
+
+def prepare_mini_sglang() -> MiniSglang:
+    """Import the engine's cache. Raises ImportError without a checkout."""
+    root = require_checkout(VARIABLE, FOLDER)
+    add_bare("minisgl", root)
+    add_bare("minisgl.scheduler", root / "scheduler")
+    utilities = add_bare("minisgl.utils", root / "utils")
+    for module, names in {"misc": ("align_down", "div_ceil", "div_even"), "registry": ("Registry",)}.items():
+        for name in names:
+            setattr(utilities, name, import_names(f"minisgl.utils.{module}", name))
+    sys.modules.setdefault("minisgl.kernel", _kernel())
+    manager = import_names("minisgl.scheduler.cache", "CacheManager")
+    vars(sys.modules["minisgl.scheduler.cache"])["torch"] = _Unpinned()
+    return MiniSglang(
+        cache_manager=manager,
+        radix_handle=import_names("minisgl.kvcache.radix_cache", "RadixCacheHandle"),
+        req=import_names("minisgl.core", "Req"),
+        sampling_params=import_names("minisgl.core", "SamplingParams"),
+        core=sys.modules["minisgl.core"],
+    )
+
+
+def _kernel() -> ModuleType:
+    kernel = ModuleType("minisgl.kernel")
+    vars(kernel)["fast_compare_key"] = equal_elements
+    return kernel
+
+
+def equal_elements(first: torch.Tensor, second: torch.Tensor) -> int:
+    """How many elements two keys have in common at their start."""
+    length = min(len(first), len(second))
+    differing = (first[:length] != second[:length]).nonzero()
+    return int(differing[0]) if len(differing) else length
+
+
+class _Unpinned:
+    """torch, whose `empty` gives memory that is not pinned: there is no GPU that reads it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def empty(self, *sizes: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        """An empty tensor."""
+        return torch.empty(*sizes, **options)

@@ -1,0 +1,1 @@
+"""Adapters of vLLM's caches and of its file system tier."""

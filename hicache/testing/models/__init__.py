@@ -1,0 +1,1 @@
+"""What a cache must answer, computed without the cache."""
