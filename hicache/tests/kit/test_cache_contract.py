@@ -165,7 +165,7 @@ def test_a_violation(hicache_driver):
 LEAKING = """
 import pytest
 from hicache.testing import CacheContract
-from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.plugin.selection import configurations_of
 
 class Leaking(ReferenceAdapter):
@@ -271,7 +271,7 @@ def test_the_last_line_counts_the_tests_of_clauses_and_those_with_a_driver(
     start = f"hicache: {counts['passed']} passed, 1 failed, {counts['skipped']} skipped, "
     assert result.outlines[-1].startswith(start), f"expected {start}, got {result.outlines[-1]}"
     assert record.implementation.split(", ") == [
-        "hicache.testing.adapters.reference:ReferenceAdapter",
+        "hicache.testing.caches.reference:ReferenceAdapter",
         "test_mine:Leaking",
     ], f"expected the adapters that were opened, got {record.implementation}"
 
