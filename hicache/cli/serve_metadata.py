@@ -23,7 +23,8 @@ _Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0
 _File = Annotated[
     Path | None,
     typer.Option(
-        dir_okay=False, help="File for the metadata; a journal is written beside it. Without it: memory only."
+        dir_okay=False,
+        help="File for the metadata, on a local disk; a log is written beside it. Without it: memory only.",
     ),
 ]
 _ReservationS = Annotated[
@@ -55,13 +56,13 @@ def serve_metadata_command(
     token_file: _TokenFile = None,
     name: _Names = None,
 ) -> None:
-    """Serve the metadata of 3FS over HTTP until SIGTERM or SIGINT. It then writes the file a last time.
+    """Serve the metadata of 3FS over HTTP until SIGTERM or SIGINT. It then folds the log into the file.
 
     Prints the URL of the service when it is ready.
 
     Exit code:
     - 0: it was ended by SIGTERM or SIGINT.
-    - 1: it was ended so, and could not write the file. The journal has all changes, and the next start reads it.
+    - 1: it was ended so, and could not write the file. The log beside it has all changes, and the next start reads it.
     - 2: it cannot listen on the address, has no token for it, or cannot use or read a file. The file stays unchanged.
     """
     for one in name or ():
@@ -86,5 +87,5 @@ def serve_metadata_command(
     try:
         catalogue.close()
     except OSError as error:
-        typer.echo(f"{file} cannot be written: {error}; its journal has all changes", err=True)
+        typer.echo(f"{file} cannot be written: {error}; the log beside it has all changes", err=True)
         raise typer.Exit(1) from error

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
 from hicache.clock import Clock, WallClock
-from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.journal import Journal
-from hicache.storage.hf3fs.pages import MAX_KEYS, Change, Confirmed, Pages, Reserved, Usage
-from hicache.storage.hf3fs.snapshot import MAX_PAGES, write_snapshot
+from hicache.storage.hf3fs.pages import MAX_PAGES, Change, Confirmed, Pages, Reserved, Stored, Usage
 
 MAX_NAMESPACE_PAGES = 1 << 22
 """The most pages of one namespace, so that no namespace leaves nothing to the others."""
@@ -55,22 +54,10 @@ class Catalogue:
     def __init__(self, file: Path | None, clock: Clock | None = None, age_limit_s: float = RESERVATION_S) -> None:
         self._clock = clock or WallClock()
         self._age_limit_s = age_limit_s
-        self._creating, self._saving = Lock(), Lock()
+        self._creating = Lock()
         self._journal = None if file is None else Journal(file)
-        found = {} if self._journal is None else self._journal.snapshots
-        self._namespaces = {
-            state: _Namespace(
-                Pages(one.num_pages, one.free_pages, one.keys.items(), one.reserved.values(), self._clock.now())
-            )
-            for state, one in found.items()
-        }
-        if self._journal is not None:
-            self._write_first(self._journal)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the journal is so long that `save` should be called."""
-        return self._journal is not None and self._journal.is_long
+        found = {} if self._journal is None else self._journal.found
+        self._namespaces = {state: _Namespace(Pages(one, self._clock.now())) for state, one in found.items()}
 
     def initialise(self, state: str, num_pages: int) -> None:
         """Create a namespace, unless it exists. Raises NamespaceSizeError."""
@@ -84,7 +71,7 @@ class Catalogue:
             self._flush()
             if self._journal is not None:
                 self._journal.open(state, num_pages)
-            self._namespaces[state] = _Namespace(Pages(num_pages, range(num_pages), (), (), self._clock.now()))
+            self._namespaces[state] = _Namespace(Pages(Stored(num_pages, OrderedDict(), {}), self._clock.now()))
 
     def delete(self, state: str) -> None:
         """Remove a namespace with all its keys and reservations."""
@@ -148,25 +135,11 @@ class Catalogue:
         with self._locked(state) as pages:
             return pages.usage
 
-    def save(self) -> None:
-        """Write the file anew, and shorten the journal, while others make changes. Raises OSError."""
-        with self._saving:
-            if self._journal is not None:
-                self._journal.rotate()
-                self._journal.write(self._pieces())
-                self._journal.drop_old()
-
     def close(self) -> None:
-        """Write the file a last time; no other call may run meanwhile. Raises OSError; the journal is then complete."""
-        with self._saving:
-            if self._journal is None:
-                return
-            journal, self._journal = self._journal, None
-            try:
-                journal.write(self._pieces())
-                journal.empty()
-            finally:
-                journal.close()
+        """Store in which order keys were used; no other call may run meanwhile. Raises OSError; no change is lost."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close({state: one.pages.used for state, one in self._namespaces.items()})
 
     def _check_room(self, state: str, num_pages: int) -> None:
         if num_pages > MAX_NAMESPACE_PAGES:
@@ -195,31 +168,8 @@ class Catalogue:
             self._journal.flush()
 
     def _record(self, state: str, change: Change) -> None:
-        if self._journal is not None:
+        if self._journal is not None and any(change):
             self._journal.change(state, change)
-
-    def _write_first(self, journal: Journal) -> None:
-        try:
-            journal.write(self._pieces())
-            journal.empty()
-        except OSError as error:
-            journal.close()
-            raise ConfigurationError(f"metadata file {journal.path} cannot be used: {error}") from error
-
-    def _pieces(self) -> Iterator[str]:
-        """The text of the file. Each part of a namespace is as it is when it is read, so changes may come between."""
-        comma = "{"
-        for state, one in sorted(self._namespaces.items()):
-            with one.lock:
-                fresh = one.pages.fresh
-            parts = []
-            for begin in range(fresh, one.pages.num_pages, MAX_KEYS):
-                with one.lock:
-                    parts.append(one.pages.part(begin, min(begin + MAX_KEYS, one.pages.num_pages)))
-            yield comma
-            yield from write_snapshot(state, one.pages.num_pages, fresh, parts)
-            comma = ","
-        yield "{}" if comma == "{" else "}"
 
 
 def new_reservation() -> str:

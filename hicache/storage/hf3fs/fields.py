@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, NoReturn
 
+from hicache.storage.hf3fs.json_file import DEFAULT_NAMESPACE
 from hicache.storage.hf3fs.pages import MAX_KEYS
-from hicache.storage.hf3fs.snapshot import DEFAULT_NAMESPACE
 
 MAX_KEY_CHARACTERS = 1 << 10
 

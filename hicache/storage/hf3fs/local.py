@@ -11,7 +11,6 @@ from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError, UnknownNamespaceError, new_reservation
 from hicache.storage.hf3fs.metadata import Asked, MetadataError, Namespace, Reserved, Written, exchanges, joined
 from hicache.storage.hf3fs.pages import NO_PAGE
-from hicache.storage.hf3fs.saver import Saver
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -23,13 +22,7 @@ class _Shared:
 
     def __init__(self, file: Path) -> None:
         self.catalogue = Catalogue(file)
-        self.saver = Saver(self.catalogue)
-        self.saver.start()
         self.users = 0
-
-    def close(self) -> None:
-        self.saver.close()
-        self.catalogue.close()
 
 
 _opened: dict[Path, _Shared] = {}
@@ -97,7 +90,7 @@ class LocalMetadata:
             self._is_open = False
             if not self._shared.users and _opened.get(self._file) is self._shared:
                 del _opened[self._file]
-                self._shared.close()
+                self._catalogue.close()
 
     def _reserve(self, state: str, keys: Sequence[str]) -> Reserved:
         reservation = new_reservation()
@@ -123,6 +116,4 @@ class LocalMetadata:
         try:
             return act(*arguments, **named)
         except OSError as error:
-            raise MetadataError(f"metadata file {self._file}: {error}") from error
-        finally:
-            self._shared.saver.wake()
+            raise MetadataError(f"metadata file {error}") from error

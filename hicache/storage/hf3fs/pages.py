@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -13,19 +13,36 @@ NO_PAGE = -1
 MAX_KEYS = 1 << 12
 """The most keys, and the most pages, of one request, so that each call does a bounded amount of work."""
 
+MAX_PAGES = 1 << 24
+"""The most pages of all namespaces together."""
+
 
 class Change(NamedTuple):
-    """A change: all keys lost their page, then some did, reservations were freed, made, and confirmed, in this order.
+    """A change: all keys lost their page, then pages were freed, reserved, and confirmed, in this order.
 
     `taken`: pages with their keys. `reservation`: the id of those, None if they have none.
     """
 
     cleared: bool = False
-    removed: Sequence[str] = ()
     freed: Sequence[int] = ()
     taken: Sequence[tuple[int, str]] = ()
     reservation: str | None = None
     confirmed: Sequence[tuple[str, int]] = ()
+
+
+class Held(NamedTuple):
+    """The key that a page is reserved for, and the id of the reservation; None for what is not known."""
+
+    key: str | None
+    id: str | None
+
+
+class Stored(NamedTuple):
+    """The pages of one namespace. `keys`: each with its page, the least recently used first. `reserved`: by page."""
+
+    num_pages: int
+    keys: OrderedDict[str, int]
+    reserved: dict[int, Held]
 
 
 class Reserved(NamedTuple):
@@ -64,43 +81,27 @@ class Reservation(NamedTuple):
         return self.key is None or self.id == reservation
 
 
-class Part(NamedTuple):
-    """Some pages: the free ones, those of keys with the time of their last use, and the reserved ones."""
-
-    free: list[int]
-    keys: list[tuple[int, str, int]]
-    reserved: list[tuple[int, str | None, str | None]]
-
-
 class Pages:
     """One namespace of one rank. Not thread-safe: the caller holds a lock.
 
     A page is free, reserved, or confirmed for one key. No call does more work than its keys ask for, however many
-    pages there are. `free`: the last one is assigned first. `reserved`: pages with their keys and the ids of their
-    reservations, None for what is not known.
+    pages there are. The last free page is assigned first. `stored`: its keys become those of this object.
     """
 
-    def __init__(
-        self,
-        num_pages: int,
-        free: Sequence[int],
-        keys: Iterable[tuple[str, int]],
-        reserved: Iterable[tuple[int, str | None, str | None]],
-        now_s: float,
-    ) -> None:
-        self.num_pages = num_pages
-        # Pages below this one were never used, and are in no other table.
-        self._fresh = len(free) if free == range(len(free)) else _beginning(free)
-        self._free = list(free[self._fresh :])
+    def __init__(self, stored: Stored, now_s: float) -> None:
+        self.num_pages = stored.num_pages
+        used = [*stored.keys.values(), *stored.reserved]
+        # Pages below this one were never used, and are in no list.
+        self._fresh = min(used, default=self.num_pages)
+        is_used = bytearray(self.num_pages - self._fresh)
+        for page in used:
+            is_used[page - self._fresh] = True
+        self._free = [page for page, is_taken in enumerate(is_used, self._fresh) if not is_taken]
         self._cleared: list[OrderedDict[str, int]] = []
-        self._keys = OrderedDict(keys)
-        self._reserved = {page: Reservation(key, name, now_s) for page, key, name in reserved}
+        self._keys = stored.keys
+        self._reserved = {page: Reservation(*held, now_s) for page, held in stored.reserved.items()}
         self._disputed = set[int]()
-        self._uses, self._uses_at_clear = 0, 0
-        # By position, from the last page on: the last use of a confirmed page, and its key.
-        self._entries: list[tuple[int, str] | None] = [None] * (num_pages - self._fresh)
-        for key, page in self._keys.items():
-            self._enter(key, page)
+        self._uses = 0
 
     @property
     def usage(self) -> Usage:
@@ -108,23 +109,9 @@ class Pages:
         return Usage(self.num_pages, len(self._keys), len(self._reserved), self._num_free)
 
     @property
-    def fresh(self) -> int:
-        """The pages below this one were never used, and are free."""
-        return self._fresh
-
-    def part(self, begin: int, end: int) -> Part:
-        """The pages from `begin` up to `end`."""
-        found = Part([], [], [])
-        for page in range(max(begin, self._fresh), end):
-            entry = self._entries[self.num_pages - 1 - page]
-            if page in self._reserved:
-                held = self._reserved[page]
-                found.reserved.append((page, held.key, held.id))
-            elif entry is not None and entry[0] > self._uses_at_clear:
-                found.keys.append((*entry, page))
-            else:
-                found.free.append(page)
-        return found
+    def used(self) -> Iterator[tuple[str, int]]:
+        """The keys that were used, and perhaps some before them, in the order of their last use, with their pages."""
+        return islice(self._keys.items(), max(0, len(self._keys) - self._uses), None)
 
     def exist(self, keys: Iterable[str]) -> list[bool]:
         """Whether each key has a page. Does not mark it as used."""
@@ -150,7 +137,7 @@ class Pages:
         indices = [(key in there, there.get(key, taken.get(key, NO_PAGE))) for key in keys]
         named = reservation if taken else None
         reserved = [(page, key) for key, page in taken.items()]
-        return Reserved(indices, len(evicted), Change(False, list(evicted), freed, reserved, named))
+        return Reserved(indices, len(evicted), Change(freed=freed, taken=reserved, reservation=named))
 
     def confirm(
         self, written: Iterable[tuple[str, int]], released: Iterable[int], reservation: str | None
@@ -172,7 +159,8 @@ class Pages:
             else:
                 del self._reserved[page]
                 self._keys[key] = page
-                self._enter(key, page)
+                # Up to the first use, keys are in the order in which they were confirmed.
+                self._uses += self._uses > 0
                 confirmed.append((key, page))
         for page in released:
             held = self._reserved.get(page)
@@ -184,10 +172,9 @@ class Pages:
 
     def remove(self, keys: Iterable[str]) -> Change:
         """Free the pages of those keys that have one."""
-        removed = [key for key in dict.fromkeys(keys) if key in self._keys]
-        for key in removed:
-            self._free.append(self._pop_key(key))
-        return Change(removed=removed)
+        freed = [self._keys.pop(key) for key in dict.fromkeys(keys) if key in self._keys]
+        self._free += freed
+        return Change(freed=freed)
 
     def clear(self) -> Change:
         """Free all pages but the reserved ones. Their keys are dropped one by one, when the pages are reserved."""
@@ -195,27 +182,17 @@ class Pages:
             return Change()
         self._cleared.append(self._keys)
         self._keys = OrderedDict()
-        self._uses_at_clear = self._uses
         return Change(cleared=True)
 
     @property
     def _num_free(self) -> int:
         return self.num_pages - len(self._keys) - len(self._reserved)
 
-    def _enter(self, key: str, page: int) -> None:
-        self._uses += 1
-        self._entries[self.num_pages - 1 - page] = (self._uses, key)
-
     def _use(self, key: str) -> int | None:
         page = self._keys.get(key)
         if page is not None:
             self._keys.move_to_end(key)
-            self._enter(key, page)
-        return page
-
-    def _pop_key(self, key: str) -> int:
-        page = self._keys.pop(key)
-        self._entries[self.num_pages - 1 - page] = None
+            self._uses += 1
         return page
 
     def _pop_free(self) -> int:
@@ -224,19 +201,16 @@ class Pages:
             page = self._cleared[-1].popitem()[1]
             if not self._cleared[-1]:
                 self._cleared.pop()
-        elif self._free:
-            page = self._free.pop()
-        else:
-            self._fresh -= 1
-            self._entries.append(None)
-            return self._fresh
-        self._entries[self.num_pages - 1 - page] = None
-        return page
+            return page
+        if self._free:
+            return self._free.pop()
+        self._fresh -= 1
+        return self._fresh
 
     def _evict(self, wanted: int, held: Collection[str]) -> dict[str, int]:
         """Take the pages of `wanted` keys, least recently used first; fewer if only keys in `held` are left."""
         evicted = list(islice(self._keys, max(0, min(wanted, len(self._keys) - len(held)))))
-        return {key: self._pop_key(key) for key in evicted}
+        return {key: self._keys.pop(key) for key in evicted}
 
     def _reclaim(self, before_s: float, wanted: int) -> list[int]:
         """Free up to `wanted` pages whose reservations have expired, the oldest first."""
@@ -249,8 +223,3 @@ class Pages:
         del self._reserved[page]
         self._free.append(page)
         return page
-
-
-def _beginning(free: Sequence[int]) -> int:
-    """How many of the free pages are 0, 1, 2 and so on."""
-    return next((number for number, page in enumerate(free) if page != number), len(free))

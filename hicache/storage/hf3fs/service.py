@@ -24,7 +24,6 @@ from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.connection import REQUEST_S, RequestStream
 from hicache.storage.hf3fs.fields import RefusalError
 from hicache.storage.hf3fs.routes import Reply, reply
-from hicache.storage.hf3fs.saver import Saver
 
 LOG = logging.getLogger(__name__)
 
@@ -79,7 +78,6 @@ class MetadataService:
     ) -> None:
         rules = Rules(catalogue, Access((host, *names), token), max_body_bytes, clock or WallClock())
         self._server = _Server((host, port), rules, needs_loopback=token is None)
-        self._saver = self._server.saver
         # Made now: when no descriptor is left, the service must still be able to end.
         self._end, self._ended = socket.socketpair()
         self._thread = Thread(target=self._serve, daemon=True)
@@ -92,7 +90,6 @@ class MetadataService:
 
     def start(self) -> None:
         """Serve requests in other threads."""
-        self._saver.start()
         self._thread.start()
 
     def close(self) -> None:
@@ -102,7 +99,6 @@ class MetadataService:
             self._server.end_pause()
             self._thread.join()
         self._server.server_close()
-        self._saver.close()
         self._end.close()
         self._ended.close()
 
@@ -132,7 +128,6 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], rules: Rules, *, needs_loopback: bool) -> None:
         self.rules = rules
-        self.saver = Saver(rules.catalogue)
         self._needs_loopback = needs_loopback
         self._most = max_connections()
         # Those that wait for a request come first, the longest waiting one before the others.
@@ -260,7 +255,6 @@ class _Exchange(BaseHTTPRequestHandler):
             self._drop_rest()
         else:
             self._send(reply(self.server.rules.catalogue, self.path, body), {})
-            self.server.saver.wake()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send the errors of the standard library as JSON too."""

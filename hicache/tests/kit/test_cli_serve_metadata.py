@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,8 +17,10 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.client import MetadataClient
 from hicache.storage.hf3fs.metadata import Namespace, Written
+from hicache.tests.storage.conftest import full_disk
 
 KV = Namespace(0, "kv", 3)
 
@@ -61,8 +61,8 @@ def test_what_was_confirmed_outlives_the_process(tmp_path: Path, end: signal.Sig
         pages = [keep(client, key) for key in "abcd"]
         process.send_signal(end)
         assert process.wait(30) == (-end if end is signal.SIGKILL else 0), "it ends with the expected code"
-    is_written = json.loads(file.read_text()).get("0:kv", {}).get("key_to_index") == [["b", 1], ["c", 0], ["d", 2]]
-    assert is_written == (end is not signal.SIGKILL), f"STORE-10: written at the end, got {file.read_text()}"
+    is_folded = not file.with_name(f"{file.name}-wal").exists()
+    assert is_folded == (end is not signal.SIGKILL), "STORE-10: the log is folded into the file at the end"
     with serving(file) as (_, client):
         assert client.find({KV: list("abcd")}) == {KV: [None, *pages[1:]]}, (
             "STORE-10: a made room for d, and is gone for good"
@@ -113,24 +113,27 @@ def test_without_descriptors_it_ends_as_it_was_told_to(tmp_path: Path) -> None:
             keep(another, "b")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, "it ends without an error"
-    assert json.loads(file.read_text())["0:kv"]["key_to_index"] == [["a", 2], ["b", 1]], "STORE-10: written at the end"
+    with serving(file) as (_, client):
+        assert client.find({KV: ["a", "b"]}) == {KV: [2, 1]}, "STORE-10: stored"
 
 
 @pytest.mark.parametrize(("is_at_start", "code"), [(True, 2), (False, 1)], ids=["start", "end"])
 def test_a_full_disk_is_said_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_start: bool, code: int
 ) -> None:
-    def fail(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def wait(_: object) -> None:
-        monkeypatch.setattr(os, "fsync", fail)
-
-    monkeypatch.setattr(signal, "sigwait", wait)
-    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
-    if is_at_start:
-        monkeypatch.setattr(os, "fsync", fail)
-    arguments = ["serve-metadata", "--port", "0", "--file", str(tmp_path / "metadata.json")]
-    result = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments)
+    file = tmp_path / "metadata.json"
+    with ExitStack() as full:
+        monkeypatch.setattr(signal, "sigwait", lambda _: full.enter_context(full_disk(0)))
+        monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+        if is_at_start:
+            full.enter_context(full_disk(0))
+        else:
+            # The log of a service that was killed is to be written into the file.
+            with closing(Catalogue(tmp_path / "killed")) as catalogue:
+                catalogue.initialise("0:kv", 3)
+                for end in ("", "-wal"):
+                    shutil.copy(tmp_path / f"killed{end}", f"{file}{end}")
+        arguments = ["serve-metadata", "--port", "0", "--file", str(file)]
+        result = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments)
     assert result.exit_code == code, f"expected {code}, got {result.exit_code}: {result.output}"
-    assert "No space left on device" in result.output, f"the reason is named: {result.output}"
+    assert "disk" in result.output, f"the reason is named: {result.output}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +52,17 @@ def take(backend: StorageBackend, key: str, size: int = PAGE_BYTES) -> bytes | N
     target = bytearray(size)
     (is_there,) = backend.get([key], [in_pieces(target)], ())
     return bytes(target) if is_there else None
+
+
+@contextmanager
+def full_disk(file_bytes: int) -> Iterator[None]:
+    """A disk on which no file of this process gets longer than this: the system refuses what is written after it."""
+    limits = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (file_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, limits)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from hicache.storage.hf3fs.client import MetadataClient
 from hicache.storage.hf3fs.local import LocalMetadata
 from hicache.storage.hf3fs.metadata import Namespace, PageMetadata, Reserved, Written
 from hicache.storage.hf3fs.service import MetadataService
+from hicache.tests.storage.conftest import full_disk
 
 KV, STATES, OTHER_RANK = Namespace(0, "kv", 3), Namespace(0, "mamba", 2), Namespace(1, "kv", 3)
 
@@ -134,16 +135,14 @@ def test_any_number_of_keys_is_divided(metadata: PageMetadata, monkeypatch: pyte
     assert metadata.confirmed([KV, STATES]) == [0, 0], "STORE-10: expected all keys to be removed"
 
 
-def test_a_file_that_cannot_be_written_is_an_operating_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no space left")
-
+def test_a_file_that_cannot_be_written_is_an_operating_error(tmp_path: Path) -> None:
     with closing(LocalMetadata(tmp_path / "metadata.json")) as metadata:
         metadata.initialise([KV])
-        with monkeypatch.context() as broken:
-            broken.setattr("hicache.storage.hf3fs.journal.os.write", fail)
-            with pytest.raises(metadata_module.MetadataError, match="no space left"):
-                metadata.reserve({KV: ["a"]})
+        with (
+            full_disk(0),
+            pytest.raises(metadata_module.MetadataError, match=r"metadata file .*metadata\.json: .*disk"),
+        ):
+            metadata.reserve({KV: ["a"]})
         assert metadata.reserve({KV: ["b"]})[KV].indices[0][0] is False, "STORE-12: it can be written again"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from copy import deepcopy
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hicache.storage.hf3fs.pages import NO_PAGE, Pages
+from hicache.storage.hf3fs.pages import NO_PAGE, Pages, Stored
 
 AGE_LIMIT_S = 10.0
 NUM_PAGES = 5
@@ -15,13 +18,7 @@ RELEASED = st.lists(st.integers(0, NUM_PAGES - 1), max_size=3)
 
 
 def fresh(num_pages: int = 3) -> Pages:
-    return Pages(num_pages, range(num_pages), (), (), 0.0)
-
-
-def keys_of(pages: Pages) -> list[tuple[str, int]]:
-    """The keys with their pages, the least recently used first."""
-    found = pages.part(0, pages.num_pages)
-    return [(key, page) for _, key, page in sorted(found.keys)]
+    return Pages(Stored(num_pages, OrderedDict(), {}), 0.0)
 
 
 def reserve(pages: Pages, *keys: str, now_s: float = 0.0) -> list[tuple[bool, int]]:
@@ -36,7 +33,7 @@ def keep(pages: Pages, *keys: str) -> None:
 def test_the_last_page_is_handed_out_first_and_then_the_least_recently_used() -> None:
     pages = fresh()
     keep(pages, "a", "b", "c")
-    assert keys_of(pages) == [("a", 2), ("b", 1), ("c", 0)], "from the last one on"
+    assert list(pages._keys.items()) == [("a", 2), ("b", 1), ("c", 0)], "from the last one on"
     pages.find(["a"])
     pages.exist(["b"])
     found = pages.reserve(["d", "e"], 0.0, AGE_LIMIT_S, None)
@@ -140,13 +137,13 @@ class PagesMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_page_is_in_one_place(self) -> None:
-        """Free, reserved and confirmed pages are all pages."""
-        found = self.pages.part(0, NUM_PAGES)
-        free = [*range(self.pages.fresh), *found.free]
-        places = [*free, *(page for _, _, page in found.keys), *(page for page, _, _ in found.reserved)]
-        assert sorted(places) == list(range(NUM_PAGES)), f"each page once: {sorted(places)}"
-        counted = (NUM_PAGES, len(found.keys), len(found.reserved), len(free))
+        """All pages but the reserved ones can be handed out, each once."""
+        keys, reserved = len(self.pages._keys), set(self.pages._reserved)
+        counted = (NUM_PAGES, keys, len(reserved), NUM_PAGES - keys - len(reserved))
         assert self.pages.usage == counted, f"expected {counted}, got {self.pages.usage}"
+        found = deepcopy(self.pages).reserve([f"new{number}" for number in range(NUM_PAGES)], 0.0, 1.0, None)
+        pages = sorted(page for _, page in found.indices if page != NO_PAGE)
+        assert pages == sorted({*range(NUM_PAGES)} - reserved), f"each page once: {pages}, and reserved {reserved}"
 
 
 TestAnyOrderOfRequests = PagesMachine.TestCase

@@ -19,7 +19,7 @@ from hicache.storage.hf3fs import connection as connection_module
 from hicache.storage.hf3fs import service as service_module
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
-from hicache.tests.storage.conftest import Serve
+from hicache.tests.storage.conftest import Serve, full_disk
 
 JSON = {"Content-Type": "application/json"}
 HEAD = b"Host: localhost\r\nContent-Type: application/json\r\n"
@@ -79,19 +79,12 @@ def test_nobody_is_answered_after_the_end(service: MetadataService) -> None:
             told_on(connection)
 
 
-def test_a_change_that_cannot_be_kept_is_not_told(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_cannot_be_kept_is_not_told(serve: Serve, tmp_path: Path) -> None:
     with closing(Catalogue(tmp_path / "metadata.json")) as catalogue:
         service = serve(catalogue)
         catalogue.initialise("0:kv", 1)
-
-        def fail(_: int) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
         with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
-            with monkeypatch.context() as broken:
-                broken.setattr(os, "fdatasync", fail)
+            with full_disk(0):
                 connection.request("POST", "/0/reserve_and_allocate_page_indices", b'{"keys":[["a",""]]}', JSON)
                 response = connection.getresponse()
                 found = (response.status, b"cannot be stored" in response.read())
