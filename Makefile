@@ -1,4 +1,5 @@
-# `make verify` shows the reference cache verified; `make test` runs all that CI runs. Both make .venv first.
+# `make verify` shows the reference cache verified; `make test` runs what a pull request must pass, `make test-all` every suite in
+# full. Each makes .venv first.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pip would compile all modules of all libraries, and most of them are never imported. Python compiles those that are.
 export PIP_COMPILE ?= no
 
-.PHONY: verify test clean
+.PHONY: verify test test-all clean
 
 verify: .venv/kit
 	$(BIN)/hicache verify $(ARGS)
@@ -22,7 +23,10 @@ verify: .venv/kit
 # Two environments at a time: many tests wait for processes, and the others use the cores meanwhile. The environment
 # `install` installs what they share; environments that are named in ARGS may lack it, and no two may install side by side.
 test: $(if $(ARGS),.venv/dev,$(BIN)/tox)
-	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(ARGS)
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(or $(ARGS),-m pull-request)
+
+test-all: $(BIN)/tox
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner
 
 clean:
 	rm -rf .venv .tox build dist reports *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -8,10 +8,15 @@ import pytest
 
 FULL = "--hicache-full"
 
-QUICK_PATHS = ("hicache/tests", "conformance", "properties", "distributed_tests")
+QUICK_PATHS = ("hicache/tests", "conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
-LEFT_OUT = ("docs", "engines", "proof")
-"""Folders of hicache/tests whose tests start programs and take minutes together."""
+LEFT_OUT = (
+    *(f"hicache/tests/{name}" for name in ("docs/test_commands.py", "proof", "storage/engines")),
+    *(f"accuracy/test_{name}.py" for name in ("batches", "completions", "concurrent_requests", "controls", "families")),
+    *(f"accuracy/test_{name}.py" for name in ("language_model", "namespaces", "passes", "public_tasks")),
+    *(f"benchmarks/test_{name}.py" for name in ("gpu_transfers", "ranks", "speed", "storage", "transfers")),
+)
+"""What takes minutes: models of every family, times, mutants and attacks, and tests that start programs."""
 
 
 collect_ignore = ["src", "hicache/suites"]
@@ -34,17 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what takes minutes, in a run without paths."""
-    is_left_out = collection_path.parent == config.rootpath / "hicache" / "tests" and collection_path.name in LEFT_OUT
-    return True if is_left_out and _is_narrow(config) else None
+    place = collection_path.relative_to(config.rootpath) if collection_path.is_relative_to(config.rootpath) else None
+    return True if place and place.as_posix() in LEFT_OUT and _is_narrow(config) else None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what is left out."""
     if not _is_narrow(config):
         return None
-    return (
-        f"hicache: quick profile, without accuracy, benchmarks and hicache/tests/{{{','.join(LEFT_OUT)}}}; all: {FULL}"
-    )
+    return f"hicache: quick profile, without {', '.join(LEFT_OUT)}; all: {FULL}"
 
 
 def _is_narrow(config: pytest.Config) -> bool:

@@ -1,1 +1,1 @@
-"""Storage engines as processes of their own: backends on them while they are killed, paused, filled and cut off."""
+"""Tests of the adapters of other projects' caches and storage. Most need the project, and are skipped where it is not installed."""

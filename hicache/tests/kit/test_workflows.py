@@ -78,7 +78,9 @@ def tox_arguments() -> Iterator[tuple[str, str]]:
 
 
 def test_the_workflows_are_found() -> None:
-    assert NAMES == ["ci.yml", "gpu.yml", "nightly.yml", "release.yml", "tox.yml", "verify.yml"], f"got {NAMES}"
+    assert NAMES == ["ci.yml", "full.yml", "gpu.yml", "nightly.yml", "release.yml", "tox.yml", "verify.yml"], (
+        f"got {NAMES}"
+    )
     counts = len(list(steps())), len(list(uses())), len(list(tox_arguments()))
     assert min(counts) > 10, f"expected more than ten steps, calls and runs of tox, got {counts}"
 
@@ -215,6 +217,21 @@ def test_each_environment_of_tox_exists() -> None:
     ]
     unknown = [pair for pair in asked if pair[1] not in listed]
     assert not unknown, f"tox.ini has no environment {unknown}"
+
+
+def environments(key: str) -> set[str]:
+    """The environments of a line of tox.ini."""
+    lines = (ROOT / "tox.ini").read_text(encoding="utf-8").splitlines()
+    (listed,) = [line.partition("=")[2] for line in lines if line.strip().startswith(f"{key} =")]
+    return {*listed.replace(" ", "").split(",")} - {"install", "bare"}
+
+
+@pytest.mark.parametrize(("key", "names"), [("pull-request", ["ci.yml"]), ("env_list", ["ci.yml", "full.yml"])])
+def test_ci_runs_each_environment_of_the_profile(key: str, names: list[str]) -> None:
+    run = {one for where, text in tox_arguments() if where.split(",")[0] in names for one in text.split()[1].split(",")}
+    assert environments(key) <= run, f"{names}: expected {sorted(environments(key))}, got {sorted(run)}"
+    for name in names:
+        assert read(name)["on"]["push"] == {"branches": ["main"]}, f"{name}: runs for {read(name)['on']}"
 
 
 def test_each_option_of_the_suites_exists() -> None:

@@ -1,1 +1,1 @@
-"""Attacks on the storage engines and the threaded cache: a few rounds in `make test`, an hour in `tox -e attack`."""
+"""Attacks on the storage engines and the threaded cache: a few rounds in `tox -e self`, an hour in `tox -e attack`."""

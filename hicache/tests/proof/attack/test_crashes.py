@@ -24,7 +24,7 @@ STORES: Mapping[str, tuple[str, dict[str, Any], bool]] = {
 """The name of the backend, its options besides `root`, and whether what it acknowledges survives a loss of power."""
 
 EVERY = 12
-"""In `make test` only the states after every twelfth call are checked, without drawn fates of writes."""
+"""In `tox -e self` only the states after every twelfth call are checked, without drawn fates of writes."""
 
 MIN_STATES = 1000
 """How many states `tox -e attack` checks at least."""

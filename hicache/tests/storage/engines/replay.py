@@ -1,4 +1,4 @@
-"""Replays a trace on engines that fail in the middle and go on later: `python -m hicache.tests.engines.replay`."""
+"""Replays a trace on engines that fail in the middle and go on later: `python -m hicache.tests.storage.engines.replay`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, 
 from hicache.testing.replay.configuration import NEVER
 from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.traces import SHIPPED_TRACE, Trace
-from hicache.tests.engines.__main__ import named
-from hicache.tests.engines.test_faults import KEYS, until
-from hicache.tests.engines.throughput import line
+from hicache.tests.storage.engines.__main__ import named
+from hicache.tests.storage.engines.test_faults import KEYS, until
+from hicache.tests.storage.engines.throughput import line
 from hicache.types import StopPolicy, Tier
 
 IN_FLIGHT = 10

@@ -1,4 +1,4 @@
-"""Verifies the backend of each storage engine that is installed: `python -m hicache.tests.engines`."""
+"""Verifies the backend of each storage engine that is installed: `python -m hicache.tests.storage.engines`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an engine and caches on several hosts, and cuts one of them off: `python -m hicache.tests.engines.hosts`."""
+"""Runs an engine and caches on several hosts, and cuts one of them off: `python -m hicache.tests.storage.engines.hosts`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from hicache.tests.engines.hosts.cluster import Cluster, Passes, complaints
-from hicache.tests.engines.hosts.engines import ON_HOSTS, Site
-from hicache.tests.engines.hosts.network import Network, isolated, refusal
+from hicache.tests.storage.engines.hosts.cluster import Cluster, Passes, complaints
+from hicache.tests.storage.engines.hosts.engines import ON_HOSTS, Site
+from hicache.tests.storage.engines.hosts.network import Network, isolated, refusal
 
 NOT_PERMITTED = 4
 """Exit code where the system permits no such network or lacks the engine."""
@@ -41,7 +41,7 @@ def main(
         raise typer.Exit(NOT_PERMITTED)
     with TemporaryDirectory(prefix="hicache-hosts-") as folder:
         options = ["--engine", engine.value, "--hosts", str(hosts), "--prompts", str(prompts), "--inside", folder]
-        raise typer.Exit(isolated([sys.executable, "-m", "hicache.tests.engines.hosts", *options]))
+        raise typer.Exit(isolated([sys.executable, "-m", "hicache.tests.storage.engines.hosts", *options]))
 
 
 def _run(name: str, hosts: int, prompts: int, folder: Path) -> int:

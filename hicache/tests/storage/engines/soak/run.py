@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
 from hicache.testing.storage.engine import Engine, EngineProcess
-from hicache.tests.engines.server import Served
-from hicache.tests.engines.soak.worker import SCOPE, Report, Work
-from hicache.tests.engines.throughput import line
+from hicache.tests.storage.engines.server import Served
+from hicache.tests.storage.engines.soak.worker import SCOPE, Report, Work
+from hicache.tests.storage.engines.throughput import line
 
 EVICTION_S = 10
 """How long an engine that evicts in a thread of its own may take until it has."""
@@ -127,7 +127,7 @@ def _workers(works: Sequence[Work], folder: Path) -> Iterator[list[subprocess.Po
         for work in works:
             file = folder / f"work{work.seed}.json"
             file.write_text(json.dumps(asdict(work)), encoding="utf-8")
-            command = [sys.executable, "-m", "hicache.tests.engines.soak.worker", str(file)]
+            command = [sys.executable, "-m", "hicache.tests.storage.engines.soak.worker", str(file)]
             with _log(folder, work.seed).open("wb") as log:
                 worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
             workers.append(started.enter_context(worker))

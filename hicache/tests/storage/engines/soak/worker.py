@@ -1,6 +1,6 @@
 """One process of a soak: a cache over the engine that serves drawn prompts, and says at its end what it saw.
 
-`python -m hicache.tests.engines.soak.worker FILE`: the file has the fields of Work.
+`python -m hicache.tests.storage.engines.soak.worker FILE`: the file has the fields of Work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hicache.config import ExecutorKind
 from hicache.storage.base import StorageBackend, StorageStats
 from hicache.storage.registry import open_backend
 from hicache.testing.driving.prompts import page_tokens
-from hicache.tests.engines.server import MODEL, PAGE, Served, Server
+from hicache.tests.storage.engines.server import MODEL, PAGE, Served, Server
 from hicache.types import StopPolicy, Tokens
 
 SCOPE = "soak-1"

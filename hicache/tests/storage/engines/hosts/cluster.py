@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 
 from hicache.errors import InvariantError
-from hicache.tests.engines.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
-from hicache.tests.engines.hosts.network import Network
-from hicache.tests.engines.hosts.serving import PREFIX
-from hicache.tests.engines.server import Served
+from hicache.tests.storage.engines.hosts.engines import TIMEOUT_S, EngineOnHosts, Site
+from hicache.tests.storage.engines.hosts.network import Network
+from hicache.tests.storage.engines.hosts.serving import PREFIX
+from hicache.tests.storage.engines.server import Served
 
 RETURN_S = 60
 """How long a host that was cut off may take until all its prompts hit again."""
@@ -113,7 +113,9 @@ class Cluster:
         content = {"backend": self._engine.backend, "options": options, "prompts": self._prompts}
         settings.write_text(json.dumps(content), encoding="utf-8")
         return self._start(
-            place, [sys.executable, "-m", "hicache.tests.engines.hosts.serving", str(settings)], f"cache{place + 1}"
+            place,
+            [sys.executable, "-m", "hicache.tests.storage.engines.hosts.serving", str(settings)],
+            f"cache{place + 1}",
         )
 
     def _start(self, place: int, command: Sequence[str], name: str) -> subprocess.Popen[str]:

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from hicache.tests.engines.hosts.__main__ import NOT_PERMITTED
-from hicache.tests.engines.hosts.cluster import Passes, complaints
-from hicache.tests.engines.hosts.engines import ON_HOSTS
-from hicache.tests.engines.hosts.network import INTERRUPTED, refusal
-from hicache.tests.engines.hosts.serving import PREFIX
-from hicache.tests.engines.server import Served
+from hicache.tests.storage.engines.hosts.__main__ import NOT_PERMITTED
+from hicache.tests.storage.engines.hosts.cluster import Passes, complaints
+from hicache.tests.storage.engines.hosts.engines import ON_HOSTS
+from hicache.tests.storage.engines.hosts.network import INTERRUPTED, refusal
+from hicache.tests.storage.engines.hosts.serving import PREFIX
+from hicache.tests.storage.engines.server import Served
 
 LIMIT_S = 400
 
 
 def command(engine: str) -> list[str]:
     """A short run."""
-    return [sys.executable, "-m", "hicache.tests.engines.hosts", "--engine", engine, "--prompts", "4"]
+    return [sys.executable, "-m", "hicache.tests.storage.engines.hosts", "--engine", engine, "--prompts", "4"]
 
 
 @pytest.mark.parametrize("engine", ON_HOSTS)
@@ -58,7 +58,7 @@ PROCESSES = 200
 
 STOPPED_AT_ONCE = """
 import fcntl, sys
-from hicache.tests.engines.hosts.network import isolated
+from hicache.tests.storage.engines.hosts.network import isolated
 code = isolated(sys.argv[2:])
 with open(sys.argv[1]) as held:
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

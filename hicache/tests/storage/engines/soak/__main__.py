@@ -1,4 +1,4 @@
-"""Runs an engine that evicts, and processes whose caches share it: `python -m hicache.tests.engines.soak`."""
+"""Runs an engine that evicts, and processes whose caches share it: `python -m hicache.tests.storage.engines.soak`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hicache.testing.storage.engines import ENGINES
-from hicache.tests.engines.__main__ import named
-from hicache.tests.engines.soak.run import Soak, complaints, soaked, table
+from hicache.tests.storage.engines.__main__ import named
+from hicache.tests.storage.engines.soak.run import Soak, complaints, soaked, table
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C or SIGTERM."""

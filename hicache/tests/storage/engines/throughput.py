@@ -1,4 +1,4 @@
-"""The throughput of each engine through its backend: `python -m hicache.tests.engines.throughput`."""
+"""The throughput of each engine through its backend: `python -m hicache.tests.storage.engines.throughput`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from hicache.storage.registry import open_backend
 from hicache.testing.storage.engine import Engine, EngineProcess
 from hicache.testing.storage.throughput import Throughput, measure_backend, pages_of_batch
-from hicache.tests.engines.__main__ import named
+from hicache.tests.storage.engines.__main__ import named
 
 SIZES = (64 << 10, 1 << 20)
 

@@ -1,6 +1,6 @@
 """The process of one host: a cache that serves the prompts once for each line of its input, and says what it saw.
 
-`python -m hicache.tests.engines.hosts.serving FILE`: the file has the backend, its options and the number of prompts.
+`python -m hicache.tests.storage.engines.hosts.serving FILE`: the file has the backend, its options and the number of prompts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 import hicache
 from hicache.config import ExecutorKind
-from hicache.tests.engines.server import MODEL, PAGE, Served, Server
+from hicache.tests.storage.engines.server import MODEL, PAGE, Served, Server
 from hicache.types import StopPolicy
 
 PREFIX = 512

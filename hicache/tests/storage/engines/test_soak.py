@@ -19,10 +19,10 @@ from hicache.storage.base import Pieces
 from hicache.storage.wrappers import StorageWrapper
 from hicache.testing.storage.engine import Engine
 from hicache.testing.storage.engines import ENGINES
-from hicache.tests.engines.server import Served
-from hicache.tests.engines.soak import __main__ as soak
-from hicache.tests.engines.soak.run import PATIENCE_S, Outcome, Soak, complaints, reported, soaked, table
-from hicache.tests.engines.soak.worker import Report
+from hicache.tests.storage.engines.server import Served
+from hicache.tests.storage.engines.soak import __main__ as soak
+from hicache.tests.storage.engines.soak.run import PATIENCE_S, Outcome, Soak, complaints, reported, soaked, table
+from hicache.tests.storage.engines.soak.worker import Report
 
 LIMIT_S = 400
 
@@ -64,7 +64,7 @@ def soak_of(engine: Engine) -> Soak:
 def command(*options: str) -> list[str]:
     """The command, with a small engine and few processes."""
     few = ["--processes", str(PROCESSES), "--capacity-mib", str(CAPACITY_MIB)]
-    return [sys.executable, "-m", "hicache.tests.engines.soak", *few, *options]
+    return [sys.executable, "-m", "hicache.tests.storage.engines.soak", *few, *options]
 
 
 def test_processes_read_what_others_have_stored_while_the_engine_evicts(engine: Engine) -> None:
