@@ -1,1 +1,1 @@
-"""Tests of the adapters of other projects' caches and storage. Most need the project, and are skipped where it is not installed."""
+"""Tests of the adapters of other projects; most are skipped where the project is not installed."""

@@ -1,4 +1,4 @@
-"""Replays a trace on engines that fail in the middle and go on later: `python -m hicache.tests.storage.engines.replay`."""
+"""Replays a trace on engines that fail and go on later: `python -m hicache.tests.storage.engines.replay`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an engine and caches on several hosts, and cuts one of them off: `python -m hicache.tests.storage.engines.hosts`."""
+"""Runs an engine and caches on several hosts, cuts one off: `python -m hicache.tests.storage.engines.hosts`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process of one host: a cache that serves the prompts once for each line of its input, and says what it saw.
 
-`python -m hicache.tests.storage.engines.hosts.serving FILE`: the file has the backend, its options and the number of prompts.
+`python -m hicache.tests.storage.engines.hosts.serving FILE`: the file names the backend, its options, and the prompts.
 """
 
 from __future__ import annotations
