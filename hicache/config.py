@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,54 @@ def _check_counts(config: Any, prefix: str, **least: int) -> None:
             raise ConfigurationError(f"{prefix}{name} must be an integer from {first} to {MOST}, got {value!r}")
 
 
+DTYPES = frozenset(
+    {
+        *("float16", "float32", "float64", "bfloat16", "half", "float", "double"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
+        *("int8", "int16", "int32", "int64", "short", "int", "long", "uint8", "uint16", "uint32", "uint64", "bool"),
+        *("complex32", "complex64", "complex128", "chalf", "cfloat", "cdouble"),
+    }
+)
+"""Torch's names of the dtypes of a pool: those whose elements are whole bytes. Torch is not imported to read them."""
+
+DEVICE_TYPES = frozenset(
+    {
+        *("cpu", "cuda", "hip", "xpu", "mps", "hpu", "mtia", "maia", "ipu", "xla", "ve", "fpga", "vulkan", "meta"),
+        *("lazy", "privateuseone"),
+    }
+)
+"""Torch's names of the types of devices, without those that it has no tensors on."""
+
+_DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,2}))?")
+_LAST_INDEX = 127
+"""Of a device: torch keeps the index in 8 bits, and takes 256 for 0."""
+
+_POOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+"""A part of the keys in storage."""
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    (nearest,) = get_close_matches(name, sorted(known), n=1, cutoff=0)
+    return f"the nearest is {nearest!r}"
+
+
+def _check_device(device: str) -> None:
+    """Raise ConfigurationError unless torch knows the type of the device. Whether it is there, the opening checks."""
+    found = _DEVICE.fullmatch(device)
+    if found is None or found[1] not in DEVICE_TYPES or int(found[2] or 0) > _LAST_INDEX:
+        raise ConfigurationError(
+            f"device {device!r} is not a device of torch: a type, or a type with an index from 0 to {_LAST_INDEX}, "
+            f"such as 'cuda:0'; {_nearest(device.partition(':')[0], DEVICE_TYPES)}"
+        )
+
+
+def _check_names(values: Iterable[Any], name: str) -> None:
+    """Raise ConfigurationError for two values of one name."""
+    repeated = [one for one, count in Counter(value.name for value in values).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(f"{name} has two of the name {repeated[0]!r}")
+
+
 MOST = 1 << 40
 """The largest number of tokens, layers, elements or ranks: no machine has more, and arrays can be as long."""
 
@@ -177,11 +227,22 @@ class BufferShape:
 
     def __post_init__(self) -> None:
         _check_types(self, "buffer ", name=str, shape=tuple, dtype=str)
-        axes = [None, *range(len(self.shape))]
-        if any(type(size) is not int or not 0 <= size <= MOST for size in self.shape):
-            raise ConfigurationError(f"buffer {self.name!r}: shape has integers from 0 to {MOST}, got {self.shape!r}")
-        if isinstance(self.tp_axis, bool) or self.tp_axis not in axes:
-            raise ConfigurationError(f"buffer {self.name!r}: tp_axis must be one of {axes}, got {self.tp_axis!r}")
+        if not self.name:
+            raise ConfigurationError("buffer name must be a text of one character or more, got ''")
+        if not self.shape or any(type(size) is not int or not 1 <= size <= MOST for size in self.shape):
+            raise ConfigurationError(
+                f"buffer {self.name!r}: shape must be one integer or more, each from 1 to {MOST}, got {self.shape!r}"
+            )
+        if self.dtype not in DTYPES:
+            raise ConfigurationError(
+                f"buffer {self.name!r}: dtype {self.dtype!r} is not a dtype of torch with elements of whole bytes; "
+                f"{_nearest(self.dtype, DTYPES)}"
+            )
+        axis: object = self.tp_axis
+        if axis is not None and (type(axis) is not int or not 0 <= axis < len(self.shape)):
+            raise ConfigurationError(
+                f"buffer {self.name!r}: tp_axis must be None or an axis of {self.shape}, from 0, got {axis!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +250,8 @@ class PoolShape:
     """One pool of a model.
 
     `name`: of the pool. `follows`: the slots that it has entries for. `buffers`: its tensors. `layers`: of the whole
-    model, before the pipeline divides them. `tokens_per_entry`: it has one entry for so many tokens; the page size must
-    be a multiple of it.
+    model, before the pipeline divides them; 0 only for "kv", where other pools have layers. `tokens_per_entry`: it has
+    one entry for so many tokens; the page size must be a multiple of it.
     """
 
     name: str
@@ -201,15 +262,21 @@ class PoolShape:
 
     def __post_init__(self) -> None:
         _check_types(self, "pool ", name=str, buffers=tuple)
-        _take_choices(self, f"pool {self.name!r}: ", follows=Follows)
-        _require_each(self.buffers, BufferShape, f"pool {self.name!r}: buffers")
-        if type(self.layers) is not int or not 0 <= self.layers <= MOST or not self.buffers:
-            raise ConfigurationError(f"pool {self.name!r} has {self.layers} layers and {len(self.buffers)} buffers")
-        is_count = _is_positive(self.tokens_per_entry) and self.tokens_per_entry <= MOST
-        if not is_count or (self.tokens_per_entry != 1 and self.follows is not Follows.EVERY_PAGE):
+        if not _POOL_NAME.fullmatch(self.name):
             raise ConfigurationError(
-                f"pool {self.name!r}: tokens_per_entry={self.tokens_per_entry} is possible for pools that follow every "
-                "page, and 1 or more"
+                f"pool name must be up to 100 letters, digits and ._-, the first of them not a dot, got {self.name!r}"
+            )
+        pool = f"pool {self.name!r}: "
+        _take_choices(self, pool, follows=Follows)
+        _require_each(self.buffers, BufferShape, f"{pool}buffers")
+        _check_names(self.buffers, f"{pool}buffers")
+        # "kv" numbers the slots of FULL, also where all layers of the model are those of other pools.
+        _check_counts(self, pool, layers=0 if self.name == Pool.KV else 1, tokens_per_entry=1)
+        if not self.buffers:
+            raise ConfigurationError(f"{pool}buffers must have one or more, got ()")
+        if self.tokens_per_entry != 1 and self.follows is not Follows.EVERY_PAGE:
+            raise ConfigurationError(
+                f"{pool}tokens_per_entry={self.tokens_per_entry} is possible for pools that follow every page alone"
             )
 
 
@@ -228,12 +295,14 @@ class ModelShape:
     def __post_init__(self) -> None:
         _check_types(self, "model.", pools=tuple, is_mla=bool)
         _require_each(self.pools, PoolShape, "model.pools")
-        names = [pool.name for pool in self.pools]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(f"the model names a pool twice: {names}")
+        _check_names(self.pools, "model.pools")
         first = self.pools[0] if self.pools else None
         if first is None or (first.name, first.follows, first.tokens_per_entry) != (Pool.KV, Follows.EVERY_PAGE, 1):
-            raise ConfigurationError(f"the first pool of a model is 'kv' and follows every page, got {first}")
+            raise ConfigurationError(
+                f"model.pools: the first pool of a model is 'kv' and follows every page, got {first}"
+            )
+        if not any(pool.layers for pool in self.pools):
+            raise ConfigurationError(f"model.pools: layers is 0 in all of {[pool.name for pool in self.pools]}")
 
     @classmethod
     def hybrid(  # noqa: PLR0913 - a model has so many sizes
@@ -258,15 +327,15 @@ class ModelShape:
         """
         # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
         kv = (BufferShape("kv", (2, kv_heads, head_dim), dtype, None if is_mla else 1),)
-        # The temporal state is float32 for every dtype of the model: it accumulates over the whole prompt.
-        state = (
-            BufferShape("conv", (conv_elements,), dtype, 0),
-            BufferShape("temporal", (state_elements,), "float32", 0),
-        )
         pools = [PoolShape(Pool.KV.value, Follows.EVERY_PAGE, full_layers, kv)]
         if swa_layers:
             pools.append(PoolShape(Pool.SWA.value, Follows.WINDOW, swa_layers, kv))
         if mamba_layers:
+            # The temporal state is float32 for every dtype of the model: it accumulates over the whole prompt.
+            state = (
+                BufferShape("conv", (conv_elements,), dtype, 0),
+                BufferShape("temporal", (state_elements,), "float32", 0),
+            )
             pools.append(PoolShape(Pool.MAMBA.value, Follows.LAST_STATE, mamba_layers, state))
         if index_dim:
             index = (BufferShape("index", (index_dim,), dtype),)
@@ -392,6 +461,7 @@ class StorageConfig:
             )
         if not isinstance(self.options, Mapping):
             raise ConfigurationError(f"storage.options must be a Mapping, got a {type(self.options).__name__}")
+        _ = self.extra  # checks the keys of ExtraConfig
         self._take_extra(self.extra_config)
         _take_choices(self, "storage.", stop_policy=StopPolicy, executor=ExecutorKind)
         if not self.backend or not self.model:
@@ -406,7 +476,6 @@ class StorageConfig:
             raise ConfigurationError(f"storage.limit_tokens must be positive, got {self.limit_tokens!r}")
         if self.executor is ExecutorKind.STREAMS:
             raise ConfigurationError("storage.executor is stepped or threaded: storage is not read on a CUDA stream")
-        _ = self.extra  # checks the keys of ExtraConfig
 
     def _take_extra(self, source: object) -> None:
         """Take the keys and the options of an extra configuration. Refuses what is given twice, and differs."""
@@ -475,6 +544,7 @@ class CacheConfig:
         _take_choices(self, "", policy=EvictionPolicy, layout=Layout)
         _check_types(self, "", components=tuple, bigram=bool, events=bool, device=str, topology=Topology)
         _check_types(self, "", model=(ModelShape, None), host=(HostConfig, None), storage=(StorageConfig, None))
+        _check_device(self.device)
         if self.storage is not None and self.host is None:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         if self.storage is not None and self.model is None:
@@ -487,6 +557,7 @@ class CacheConfig:
             )
         self._check_io_backend()
         self._check_components()
+        _check_counts(self, "", page_size=1)
         for name in ("sliding_window_size", "mamba_chunk_size"):
             if getattr(self, name) is not None:
                 _check_counts(self, "", **{name: 1})
@@ -517,8 +588,6 @@ class CacheConfig:
             raise ConfigurationError(f"'mamba' needs a positive mamba_chunk_size, got {self.mamba_chunk_size!r}")
 
     def _check_sizes(self, name: str, capacity_tokens: object) -> None:
-        if not _is_positive(self.page_size):
-            raise ConfigurationError(f"page_size must be a positive integer, got {self.page_size!r}")
         if not isinstance(capacity_tokens, Mapping):
             raise ConfigurationError(f"{name} is a table of tokens by component, got {capacity_tokens!r}")
         if set(capacity_tokens) != set(self.components):
@@ -539,10 +608,22 @@ class CacheConfig:
             if component in self.components and component not in followed:
                 raise ConfigurationError(f"components has {component!r}, but no pool of the model follows it")
         for pool in model.pools:
+            if pool.follows.component in self.components:
+                self._check_division(pool)
             if self.page_size % pool.tokens_per_entry:
                 raise ConfigurationError(
                     f"page_size={self.page_size} is not a multiple of tokens_per_entry={pool.tokens_per_entry} "
                     f"of pool {pool.name!r}"
+                )
+
+    def _check_division(self, pool: PoolShape) -> None:
+        """Tensor-parallel ranks divide one axis of a buffer."""
+        size = self.topology.tp_size
+        for buffer in pool.buffers:
+            if buffer.tp_axis is not None and buffer.shape[buffer.tp_axis] % size:
+                raise ConfigurationError(
+                    f"axis {buffer.tp_axis} of {pool.name}.{buffer.name} {buffer.shape} cannot be divided over "
+                    f"tp_size={size}"
                 )
 
     @property

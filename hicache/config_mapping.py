@@ -69,7 +69,7 @@ def config_to_mapping(config: CacheConfig) -> dict[str, Any]:
 
 def keys_of(kind: Any, path: str = "") -> Iterator[tuple[str, Field[Any]]]:
     """Each key of a configuration by its path, such as `host.layout` or `model.pools[].name`, with its field."""
-    types = get_type_hints(kind)
+    types = _types_of(kind)
     for one in fields(kind):
         yield f"{path}{one.name}", one
         inner, is_list = _inner(types[one.name])
@@ -83,7 +83,7 @@ def _build(kind: Callable[..., ConfigT], table: object, path: str) -> ConfigT:
         # A list may have a secret in it.
         got = "a list" if isinstance(table, list | tuple) else repr(table)
         raise ConfigurationError(f"{path} must be a table, got {got}")
-    types, given = get_type_hints(kind), fields(cast("Any", kind))
+    types, given = _types_of(kind), fields(cast("Any", kind))
     for key in table:
         if key not in types:
             raise ConfigurationError(_unknown(key, list(types), path))
@@ -110,6 +110,12 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if inner is str and not isinstance(value, str):
         raise ConfigurationError(f"{path} must be a string, got {value!r}")
     return _build(cast("Any", inner), value, path) if is_dataclass(inner) else value
+
+
+@cache
+def _types_of(kind: Any) -> Mapping[str, Any]:
+    """The types of the fields of a dataclass."""
+    return get_type_hints(kind)
 
 
 def _inner(kind: Any) -> tuple[Any, bool]:

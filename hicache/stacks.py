@@ -14,8 +14,8 @@ from hicache.pools.buffers import BufferSpec, PoolSpec
 def pool_specs(config: CacheConfig) -> dict[str, PoolSpec]:
     """The pools of a configuration on one rank; none without a model.
 
-    Pools of components that the cache does not have are left out. Raises ConfigurationError when the ranks cannot share
-    the model.
+    Pools of components that the cache does not have are left out. Raises ConfigurationError for a dtype that this
+    release of torch does not have.
     """
     model = config.model
     if model is None:
@@ -39,7 +39,7 @@ def layer_order(specs: Mapping[str, PoolSpec]) -> tuple[tuple[tuple[str, int], .
 
 
 def _spec(config: CacheConfig, pool: PoolShape) -> PoolSpec:
-    buffers = tuple(BufferSpec(buffer.name, _share(config, pool, buffer), _dtype(buffer)) for buffer in pool.buffers)
+    buffers = tuple(BufferSpec(buffer.name, _share(config, buffer), _dtype(buffer)) for buffer in pool.buffers)
     owner, layers = pool.follows.component, _stage(config, pool.layers)
     return PoolSpec(pool.name, owner, layers, buffers, config.layout, pool.tokens_per_entry)
 
@@ -51,16 +51,12 @@ def _dtype(buffer: BufferShape) -> torch.dtype:
     return dtype
 
 
-def _share(config: CacheConfig, pool: PoolShape, buffer: BufferShape) -> tuple[int, ...]:
+def _share(config: CacheConfig, buffer: BufferShape) -> tuple[int, ...]:
     """The item of one rank: tensor-parallel ranks divide one axis of it."""
-    axis, size, shape = buffer.tp_axis, config.topology.tp_size, buffer.shape
+    axis, shape = buffer.tp_axis, buffer.shape
     if axis is None:
         return shape
-    if shape[axis] % size:
-        raise ConfigurationError(
-            f"axis {axis} of {pool.name}.{buffer.name} {shape} cannot be divided over tp_size={size}"
-        )
-    return (*shape[:axis], shape[axis] // size, *shape[axis + 1 :])
+    return (*shape[:axis], shape[axis] // config.topology.tp_size, *shape[axis + 1 :])
 
 
 def _stage(config: CacheConfig, layers: int) -> int:

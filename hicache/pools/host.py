@@ -60,11 +60,14 @@ class TorchCudaRuntime:
 
 
 def require_device(device: str) -> None:
-    """Raise ConfigurationError for an unknown device of torch, and for a CUDA device that is not there."""
+    """Raise ConfigurationError for a device that is not there, and for one that keeps no bytes."""
     try:
         found = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigurationError(f"device {device!r} is not a device of torch: {str(error).splitlines()[0]}") from error
+        if found.type not in ("cpu", "cuda", "meta"):
+            # What is missing raises an error of its own for each type, some of them an AssertionError or ImportError.
+            torch.empty(1, dtype=torch.uint8, device=found)
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
+        raise ConfigurationError(f"device {device!r} is not there: {str(error).splitlines()[0]}") from error
     if found.type == "meta":
         raise ConfigurationError(f"device {device!r} keeps no bytes")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():

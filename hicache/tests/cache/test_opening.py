@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+import torch
 
 from hicache import (
     BufferShape,
@@ -23,6 +25,7 @@ from hicache import (
     UnifiedRadixCache,
     open_cache,
 )
+from hicache.config import DEVICE_TYPES, DTYPES
 from hicache.errors import ConfigurationError
 from hicache.testing.hybrid_model import TINY_MODEL
 
@@ -121,6 +124,42 @@ def test_an_argument_is_refused_by_name(make: Callable[[], object], message: str
     with pytest.raises(ConfigurationError, match=message):
         make()
     assert open_things() == before, f"threads and files before and after: {before}, {open_things()}"
+
+
+OF_CAFFE2 = {"mkldnn", "opengl", "opencl", "ideep"}
+"""Types of devices that torch still names, and has no tensors on."""
+
+
+def test_the_types_of_devices_are_those_of_torch() -> None:
+    with pytest.raises(RuntimeError) as refusal:
+        torch.device("nothing")
+    known = str(refusal.value).partition("Expected one of ")[2].partition(" device type")[0]
+    expected = {*known.split(", ")} - OF_CAFFE2
+    assert expected == DEVICE_TYPES, f"expected {expected}, hicache.config.DEVICE_TYPES has {DEVICE_TYPES}"
+
+
+@pytest.mark.parametrize("device", sorted(DEVICE_TYPES - {"cpu", "cuda", "meta"}))
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with suppress(ConfigurationError):
+        open_cache(**SIZES, model=TINY_MODEL, device=device).close()
+
+
+def is_indexed(dtype: torch.dtype) -> bool:
+    """Whether torch reads the elements of a tensor of this dtype."""
+    try:
+        torch.zeros(16, dtype=torch.uint8).view(dtype)[[0]]
+    except NotImplementedError:
+        return False
+    return True
+
+
+# Torch is still working on operations with complex32, and warns of it.
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_the_dtypes_are_those_of_torch_whose_elements_are_whole_bytes() -> None:
+    every = {name: one for name, one in vars(torch).items() if isinstance(one, torch.dtype)}
+    # Two elements of four bits each are one byte; torch moves them, and has no index of them.
+    expected = {name for name, one in every.items() if is_indexed(one)} | {"float4_e2m1fn_x2"}
+    assert expected == DTYPES, f"expected {expected}, hicache.config.DTYPES has {DTYPES}"
 
 
 BESIDE = {"groups", "tensors", "metrics"}

@@ -27,7 +27,7 @@ from hicache.config import (
 )
 from hicache.config_mapping import config_to_mapping, keys_of, read_config, warn_of_selective_hits
 from hicache.errors import ConfigurationError
-from hicache.testing.hybrid_model import tiny_model
+from hicache.testing.hybrid_model import reshaped, tiny_model
 from hicache.types import Component, StopPolicy
 
 WHOLE = CacheConfig(
@@ -38,13 +38,58 @@ WHOLE = CacheConfig(
     mamba_chunk_size=16,
     policy=EvictionPolicy.SLRU,
     bigram=True,
-    model=tiny_model(("indexer",)),
+    model=reshaped(tiny_model(("indexer",)), kv_heads=2),
     topology=Topology(tp_rank=1, tp_size=2),
     host=HostConfig(
         {"full": 64, "swa": 32, "mamba": 3}, Layout.PAGE_FIRST, WritePolicy.WRITE_BACK, io_backend=IoBackend.KERNEL
     ),
     storage=StorageConfig("file", "org/model", {"root": "/a", "deep": {"levels": [1, None]}}, 512, 2, 0.5),
 )
+
+TAKEN: dict[str, tuple[Any, ...]] = {
+    "page_size": (1,),
+    "mamba_chunk_size": (1,),
+    "sliding_window_size": (1,),
+    "bigram": (True, False),
+    "events": (True, False),
+    "model.is_mla": (True, False),
+    "model.pools[].name": ("text", "1"),
+    "model.pools[].layers": (1,),
+    "model.pools[].tokens_per_entry": (1,),
+    "model.pools[].buffers[].name": ("text", "1", "\0"),
+    "model.pools[].buffers[].shape": ([1],),
+    "model.pools[].buffers[].tp_axis": (None, 0),
+    "topology": ({},),
+    **{f"topology.{axis}_rank": (0,) for axis in ("cp", "pp", "dp")},
+    "topology.tp_rank": (0, 1),
+    **{f"topology.{axis}_size": (1,) for axis in ("cp", "pp", "dp")},
+    "host.selective_hits": (1, 10**30),
+    "host.load_back_threshold_tokens": (0, 1, 10**30),
+    "host.io_backend": (None,),
+    "storage": (None,),
+    "storage.backend": ("text", "1", "\0"),  # its names are registered, and checked by the opening
+    "storage.model": ("text", "1", "\0"),
+    "storage.options": ({}, {"a": 1}),
+    "storage.prefetch_threshold": (0, 1, 10**30),
+    "storage.prefetch_timeout_base": (0, 1, 1.0, 1.5, 10**30),
+    "storage.prefetch_timeout_per_ki_token": (0, 1, 1.0, 1.5, 10**30),
+    "storage.hicache_storage_pass_prefix_keys": (True, False),
+    "storage.timeout_cap_s": (0, 1, 1.0, 1.5, 10**30),
+    "storage.limit_tokens": (1, 10**30),
+    "storage.answer_timeout_s": (1, 1.0, 1.5, 10**30),
+    "storage.model_fingerprint": (None, "text", "1", "\0"),
+    "storage.extra_config": (None, ""),
+}
+"""By key: what it takes of VALUES, where all other keys are those of WHOLE."""
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 10**30, 1.0, 1.5, float("nan"), float("inf")),
+    *("", "text", "1", "\0", [], [0], [1], [True], [1.0], ["text"], [[1]], {}, {"a": 1}, {1: 2}),
+)
+"""Of each kind that a file can have."""
+
+SECRET = ("storage.options", "storage.extra_config")
+"""Keys whose values are in no message."""
 
 SMALL: dict[str, Any] = {"capacity_tokens": {"full": 16}}
 HOST: dict[str, Any] = {"capacity_tokens": {"full": 16}}
@@ -54,6 +99,12 @@ KV: dict[str, Any] = {
     "layers": 1,
     "buffers": [{"name": "kv", "shape": [2, 1, 4], "dtype": "float32"}],
 }
+
+
+def of_kv(**changes: Any) -> dict[str, Any]:
+    """A model with KV alone, whose buffer is changed."""
+    return {"model": {"pools": [{**KV, "buffers": [{**KV["buffers"][0], **changes}]}]}}
+
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"polici": "lru"}, "the configuration has no key 'polici'; the nearest is 'policy'; known: "),
@@ -75,7 +126,43 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"host": HOST, "model": {"pools": [KV]}, "storage": {"backend": "a", "model": "b", "prefetch_threshold": True}},
         "storage: prefetch_threshold is True (bool), not an integer",
     ),
-    "a value of an item": ({"model": {"pools": [{**KV, "layers": -1}]}}, "model.pools[0]: pool 'kv' has -1 layers"),
+    "a value of an item": (
+        {"model": {"pools": [{**KV, "layers": -1}]}},
+        "model.pools[0]: pool 'kv': layers must be an integer from 0",
+    ),
+    "no layers": ({"model": {"pools": [{**KV, "layers": 0}]}}, "model.pools: layers is 0 in all of ['kv']"),
+    "no layers of a sidecar": (
+        {"model": {"pools": [KV, {**KV, "name": "index", "layers": 0}]}},
+        "model.pools[1]: pool 'index': layers must be an integer from 1 to ",
+    ),
+    "an unknown dtype": (of_kv(dtype="bf16"), "buffers[0]: buffer 'kv': dtype 'bf16' is not a dtype of torch"),
+    "a dtype that is almost right": (of_kv(dtype="bfloat61"), "the nearest is 'bfloat16'"),
+    "a dtype of half a byte": (
+        of_kv(dtype="int4"),
+        "dtype 'int4' is not a dtype of torch with elements of whole bytes",
+    ),
+    "an item of nothing": (of_kv(shape=[2, 0, 4]), "shape must be one integer or more, each from 1 to "),
+    "an axis that is not there": (of_kv(tp_axis=3), "tp_axis must be None or an axis of (2, 1, 4), from 0, got 3"),
+    "an axis that ranks cannot divide": (
+        {**of_kv(tp_axis=1), "topology": {"tp_size": 2}},
+        "axis 1 of kv.kv (2, 1, 4) cannot be divided over tp_size=2",
+    ),
+    "two buffers of one name": (
+        {"model": {"pools": [{**KV, "buffers": KV["buffers"] * 2}]}},
+        "model.pools[0]: pool 'kv': buffers has two of the name 'kv'",
+    ),
+    "two pools of one name": ({"model": {"pools": [KV, KV]}}, "model.pools has two of the name 'kv'"),
+    "a pool that no key can name": (
+        {"model": {"pools": [KV, {**KV, "name": "draft/kv"}]}},
+        "model.pools[1]: pool name must be up to 100 letters, digits and ._-, the first of them not a dot, got 'draft",
+    ),
+    "an unknown device": ({"device": "cdua"}, "device 'cdua' is not a device of torch: "),
+    "a device that is almost right": ({"device": "cdua:0"}, "the nearest is 'cuda'"),
+    "a device in capitals": ({"device": "CPU"}, "device 'CPU' is not a device of torch: "),
+    "an index below 0": ({"device": "cuda:-1"}, "device 'cuda:-1' is not a device of torch: "),
+    "an index that torch takes for 0": ({"device": "cuda:256"}, "with an index from 0 to 127, such as 'cuda:0'"),
+    "a device with two indices": ({"device": "cuda:0:1"}, "device 'cuda:0:1' is not a device of torch: "),
+    "a component twice": ({"components": ["full", "full"]}, "components ('full', 'full') names one twice"),
     "a rank": ({"topology": {"tp_rank": 2}}, "topology: tp_rank 2 is not in range(tp_size=1)"),
 }
 
@@ -153,6 +240,34 @@ def test_no_value_at_any_place_raises_another_error() -> None:
                 read_config(table)
         part[key] = kept
     assert read_config(table) == WHOLE, "every value was put back"
+
+
+KEYS = [path for path, _ in keys_of(CacheConfig)]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and of one type: True is not 1, and 1.0 is not 1."""
+    return repr(one) == repr(other)
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_a_key_takes_values_of_its_kind_alone(path: str) -> None:
+    table = {**config_to_mapping(WHOLE), "storage": {**config_to_mapping(WHOLE)["storage"], "extra_config": "{}"}}
+    *parts, key = path.split(".")
+    part: Any = table
+    for name in parts:
+        part = part[name.removesuffix("[]")][-1] if name.endswith("[]") else part[name]
+    for value in VALUES:
+        part[key] = deepcopy(value)
+        if any(is_same(value, taken) for taken in TAKEN.get(path, ())):
+            read_config(table)
+            continue
+        with pytest.raises(ConfigurationError) as refusal:
+            read_config(table)
+        message = str(refusal.value)
+        assert key in message or "the key 1 " in message, f"CONF-7: {path} = {value!r}: no key in {message!r}"
+        is_shown = value is None or isinstance(value, list | dict) or path in SECRET or repr(value) in message
+        assert is_shown, f"CONF-7: {path} = {value!r}: expected the value in {message!r}"
 
 
 def test_the_options_of_a_backend_are_in_no_message() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hicache.cache import UnifiedRadixCache
-from hicache.config import Layout
+from hicache.config import Layout, Topology
 from hicache.errors import ConfigurationError, PinningError, SlotError
 from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import Runtime
@@ -229,8 +229,12 @@ def test_what_was_pinned_is_given_back_when_the_opening_fails_later(
 
 def test_a_pool_without_layers_needs_no_pinning() -> None:
     runtime = FakeCudaRuntime()
-    without = replace(MODEL.pools[2], layers=0)
-    config = replace(CONFIG, model=replace(MODEL, pools=(*MODEL.pools[:2], without, *MODEL.pools[3:])))
+    one = replace(MODEL.pools[2], layers=1)
+    config = replace(
+        CONFIG,
+        model=replace(MODEL, pools=(*MODEL.pools[:2], one, *MODEL.pools[3:])),
+        topology=Topology(pp_rank=1, pp_size=2),
+    )
     pools = HostPools(config, pool_specs(config))
     pools.pin(runtime)
     assert len(runtime.pinned) == TENSORS - 2, f"CUDA refuses empty memory, got {runtime.pinned}"
