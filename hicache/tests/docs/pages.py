@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGES = tuple(sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]))
+PAGES = tuple(sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]))
 
 _FENCE = re.compile(r"^( *)```(\S*)$")
 _MARK = re.compile(r"^ *<!-- not run: (.*) -->$")

@@ -73,7 +73,7 @@ def test_the_line_that_runs_a_failure_again_fails_again(installation: Installati
 # What can be said of commands that are not run, and of those in sentences.
 
 SENTENCES = [
-    (path.name, words)
+    (path.relative_to(ROOT).as_posix(), words)
     for path in PAGES
     for words in re.findall(
         r"`((?:hicache|pytest|python -m pytest|tox|make) [^`\n]+)`", path.read_text(encoding="utf-8")

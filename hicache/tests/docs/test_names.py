@@ -39,7 +39,7 @@ def unknown_names(text: str) -> list[str]:
     return [name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in FILES)]
 
 
-@pytest.mark.parametrize("path", NOW, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", NOW, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_files_that_a_page_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not unknown_names(text), f"{path}: no such files: {unknown_names(text)}"

@@ -806,12 +806,12 @@ def test_the_page_in_the_documentation_is_that_of_the_reference(page: str) -> No
     assert kept == page, "docs/explain.svg is old: write it anew with `hicache explain --svg docs/explain.svg`"
 
 
-def test_the_drawing_in_the_readme_is_one_of_the_story(scenes: list[Scene]) -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+def test_the_drawing_in_the_guide_is_one_of_the_story(scenes: list[Scene]) -> None:
+    lines = (ROOT / "docs" / "guide" / "cache.md").read_text(encoding="utf-8").splitlines()
     drawing = [line for line in lines if "■" in line]
     drawn = {line.strip() for line in printed(scenes[4:5], 130).splitlines()}
-    assert len(drawing) == 4, f"README.md draws a tree of four nodes, got {drawing}"
-    assert drawn.issuperset(line.strip() for line in drawing), f"README.md draws {drawing}, the story {drawn}"
+    assert len(drawing) == 4, f"cache.md draws a tree of four nodes, got {drawing}"
+    assert drawn.issuperset(line.strip() for line in drawing), f"cache.md draws {drawing}, the story {drawn}"
 
 
 class Unopened(ReferenceAdapter):

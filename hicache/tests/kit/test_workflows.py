@@ -269,7 +269,7 @@ PINNED_TORCH = r"pip (install|download) --no-deps --constraint \S+ --index-url \
 
 
 def test_a_second_index_is_asked_for_torch_alone() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *FOLDER.glob("*.yml"), ROOT / "tox.ini", ROOT / "Makefile"]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDER.glob("*.yml"), ROOT / "tox.ini", ROOT / "Makefile"]
     texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
     extra = [name for name, text in texts.items() if re.search("extra[-_]index[-_]url", text, re.IGNORECASE)]
     assert not extra, f"with an index beside another one, any name may come from either: {extra}"

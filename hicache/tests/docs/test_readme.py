@@ -1,0 +1,111 @@
+"""The README and the index: the counts are those of the findings, the verdict is printed, all pages can be reached."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hicache.tests.docs.pages import PAGES, ROOT, read_blocks
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
+LINES = 100
+"""How long the README may be."""
+
+
+class Finding(NamedTuple):
+    """A defect of the findings. `section`: the heading above it. `title`: its own, with the releases in parentheses."""
+
+    section: str
+    title: str
+
+
+def findings() -> Iterator[Finding]:
+    """Every defect that the findings describe: each heading of the third level but "By design"."""
+    section = ""
+    for level, title in re.findall(
+        r"^(##|###) (.*)$", (DOCS / "findings.md").read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        if level == "##":
+            section = title
+        elif title != "By design":
+            yield Finding(section, title)
+
+
+def engine_of(section: str) -> str:
+    """The engine that a section of the findings is about."""
+    names = {"UnifiedRadixCache": "SGLang", "HiCacheFile": "SGLang", "FileSystemTierManager": "vLLM"}
+    known = ("SGLang", "vLLM", "LMCache", "mini-sglang", "nano-vllm")
+    words: list[str] = re.findall(r"[\w-]+", section)
+    return next(names.get(word, word) for word in words if word in {*names, *known})
+
+
+def rows(page: str, head: str) -> dict[str, list[str]]:
+    """The rows of the table with this head, by their first cell."""
+    table = re.search(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert table is not None, f"there is no table {head}"
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table[1].splitlines()]
+    return {first: others for first, *others in cells}
+
+
+def test_the_readme_counts_the_defects_of_the_findings() -> None:
+    told = {name: int(cells[1]) for name, cells in rows(README, "| engine | release | defects | for example |").items()}
+    engines = [engine_of(one.section) for one in findings()]
+    found = {name: engines.count(name) for name in engines}
+    assert told == found, f"README.md: expected {found}, got {told}"
+    assert f"The kit found {len(engines)} defects in five engines" in README, f"README.md: expected {len(engines)}"
+
+
+def test_the_index_counts_the_defects_of_sglang_by_release() -> None:
+    head = "| what was verified | defects in 0.5.13.post1 | in 0.5.23 | an example |"
+    told = [(int(cells[0]), int(cells[1])) for cells in rows(INDEX, head).values()]
+    sections = list(dict.fromkeys(one.section for one in findings() if engine_of(one.section) == "SGLang"))
+    found = [
+        tuple(
+            sum(one.section == section and bool(re.search(rf"{release}|\(both\)", one.title)) for one in findings())
+            for release in (r"0\.5\.13", r"0\.5\.23")
+        )
+        for section in sections
+    ]
+    assert told == found, f"docs/index.md: expected {found} for {sections}, got {told}"
+
+
+def test_the_readme_is_short_and_has_the_two_commands_of_a_fresh_clone() -> None:
+    assert len(README.splitlines()) <= LINES, f"README.md has {len(README.splitlines())} lines"
+    commands = [line.partition("  #")[0] for line in README.splitlines() if line.startswith("$ make ")]
+    assert [command.strip() for command in commands] == ["$ make verify", "$ make test"], f"got {commands}"
+
+
+def test_the_verdict_in_the_readme_is_what_the_command_prints(tmp_path: Path) -> None:
+    (block,) = (one for one in read_blocks(README, "README.md") if "✗" in "".join(one.lines))
+    (command,) = block.commands
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HICACHE_", "COV_"))}
+    program = (sys.executable, "-c", "from hicache.cli.main import main; main()", *command.split()[1:], "--jobs", "1")
+    environment = {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, f"{command}: expected 1, got {done.returncode}: {done.stdout}{done.stderr}"
+    shown = "\n".join(block.lines[1:])
+    assert len(block.lines[1:]) == 6, f"README.md: expected six lines, got {shown}"
+    assert shown in done.stdout, f"{command}: expected\n{shown}\ngot\n{done.stdout}"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached = {DOCS / "index.md"}
+    waiting = [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        links = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        new = {(page.parent / link).resolve() for link in links} - reached
+        reached |= new
+        waiting += new
+    missing = [page.relative_to(ROOT).as_posix() for page in PAGES if page.parent != ROOT and page not in reached]
+    assert not missing, f"docs/index.md leads to none of {missing}"
+    assert DOCS / "index.md" in {(ROOT / link).resolve() for link in re.findall(r"\]\(([^)#:]+)\)", README)}, (
+        "README.md does not lead to the index"
+    )
