@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,16 @@ from hicache.testing.imports import MANY_MODULES
 # On a machine with other work an example may take any time.
 settings.register_profile("own", deadline=None)
 settings.load_profile("own")
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[object]:
+    """The process that runs of changed caches are forked from: one for all tests of this process."""
+    from hicache.tests.proof.forked_runs import ForkServer
+
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 @pytest.hookimpl(trylast=True)

@@ -32,7 +32,7 @@ SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchma
 DEFECTIVE = ("hicache.tests", "hicache.tests.proof.mutants")
 """Packages of classes that are broken on purpose."""
 
-MUTANT = ("slug", "source", "clauses", "adapter", "test", "told")
+MUTANT = ("slug", "source", "clauses", "adapter", "test")
 UNSEEN = ("source", "defect", "reason", "test")
 
 
@@ -186,11 +186,15 @@ def rows(items: Iterable[pytest.Function], attributes: Iterable[str], root: Path
     values = [value for item in items for value in parameters(item).values() if not isinstance(value, type)]
     entries = {
         getattr(row, "slug", row.source): {
-            "where": place(row.adapter, root) if hasattr(row, "adapter") else "",
+            "where": row.where
+            if hasattr(row, "where")
+            else place(row.adapter, root)
+            if hasattr(row, "adapter")
+            else "",
             "source": row.source,
             "clauses": sorted(getattr(row, "clauses", ())),
             "killers": [in_suite(row.test, root)],
-            "told": row.told if hasattr(row, "told") else row.defect,
+            "told": next(getattr(row, name) for name in ("message", "told", "defect") if hasattr(row, name)),
         }
         for row in values
         if all(hasattr(row, name) for name in attributes)

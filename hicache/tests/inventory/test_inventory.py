@@ -17,14 +17,10 @@ from hicache.tests.inventory.__main__ import assembled, collected, main
 from hicache.tests.inventory.collection import Collector
 from hicache.tests.inventory.comparison import Comparison, label
 from hicache.tests.inventory.sizes import read_sizes
-from hicache.tests.proof.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
+from hicache.tests.proof.mutant_table import MUTANTS, Mutant
+from hicache.tests.proof.mutants.accuracy.transfers import ROWS as ACCURACY_ROWS
 from hicache.tests.proof.mutants.black_box import ROWS as BLACK_BOX_ROWS
-from hicache.tests.proof.mutants.callers import ROWS as CALLER_ROWS
-from hicache.tests.proof.mutants.census import ROWS as CENSUS_ROWS
-from hicache.tests.proof.mutants.order import ROWS as ORDER_ROWS
-from hicache.tests.proof.mutants.rows import ROWS
-from hicache.tests.proof.mutants.storage import ROWS as STORAGE_ROWS
-from hicache.tests.proof.mutants.subtle import ROWS as SUBTLE_ROWS
+from hicache.tests.proof.mutants.rows import ROWS, Row
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,13 +93,8 @@ def before(take: Take) -> dict[str, Any]:
 
 def test_the_rows_of_mutants_are_found_with_the_tests_that_find_them() -> None:
     rows = {row["name"]: row for row in collected(ROOT, "hicache/tests/proof", ())["mutants"]}
-    expected = {
-        row.slug: row
-        for row in (
-            *(*ROWS, *ACCURACY_ROWS, *CALLER_ROWS, *CENSUS_ROWS),
-            *(*ORDER_ROWS, *STORAGE_ROWS, *SUBTLE_ROWS, *BLACK_BOX_ROWS),
-        )
-    }
+    listed: list[Row | Mutant] = [*ROWS, *ACCURACY_ROWS, *BLACK_BOX_ROWS, *MUTANTS]
+    expected = {row.slug: row for row in listed}
     assert rows.keys() == expected.keys(), f"expected the mutants {sorted(expected)}, found {sorted(rows)}"
     for slug, row in expected.items():
         (killer,) = rows[slug]["killers"]

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.census import SlotTensor, find_slot_tensors
-from hicache.testing.report import Outcome
-from hicache.tests.kit.suite_runs import run_recorded
-from hicache.tests.proof.mutants.census import FROM_HOST, FROM_STORAGE, THREE, TWO, DraftsNotRead, ExpertsLost
+from hicache.tests.proof.changed_source import Change
+from hicache.tests.proof.forked_runs import ForkServer
+from hicache.tests.proof.mutant_table import BY_SLUG
 from hicache.types import Tier
 
 PAGE = 4
@@ -86,14 +85,14 @@ def test_every_turn_gives_every_row_other_bytes(dtype: torch.dtype) -> None:
     assert len({*turns[0], *turns[1]}) == 80, "expected other bytes in each row and turn"
 
 
-class ExpertsDeclared(ExpertsLost):
-    """Loses the experts, and says so."""
+class ExpertsDeclared(ReferenceAdapter):
+    """Says that it loses the experts."""
 
     not_restored: ClassVar[Mapping[str, Tier]] = {"pools.experts.*": Tier.HOST}
 
 
-class DraftsDeclared(DraftsNotRead):
-    """Has drafts on the host and not in storage, and says so."""
+class DraftsDeclared(ReferenceAdapter):
+    """Says that it has drafts on the host and not in storage."""
 
     not_restored: ClassVar[Mapping[str, Tier]] = {"pools.draft.*": Tier.STORAGE}
 
@@ -111,24 +110,26 @@ class NamesNoRoots(ReferenceAdapter):
         return {}
 
 
-IN_STORAGE = f"{FROM_STORAGE}[{TWO}/ScriptedStorage-wait_complete-stepped]"
+EXPERTS, DRAFTS = BY_SLUG["routed-experts-are-lost"], BY_SLUG["drafts-are-not-read-from-storage"]
+OF_DRAFTS = BY_SLUG["a-compressed-index-is-lost"].test
+"""On the host, in the configuration that has a draft model."""
 
 
 @pytest.mark.parametrize(
-    ("adapter", "test", "told"),
+    ("adapter", "changes", "test", "told"),
     [
-        (ExpertsDeclared, f"{FROM_HOST}[{THREE}]", ""),
-        (DraftsDeclared, f"{FROM_HOST}[{TWO}]", ""),
-        (DraftsDeclared, IN_STORAGE, ""),
-        (RestoresMore, f"{FROM_HOST}[{TWO}]", r"rows than before in \[\]; declared .* \['pools\.draft\.raw\.0'\]"),
-        (NamesNoRoots, f"{FROM_HOST}[{TWO}]", r"HOST-10: expected tensors of each component"),
+        (ExpertsDeclared, EXPERTS.changes, EXPERTS.test, ""),
+        (DraftsDeclared, DRAFTS.changes, OF_DRAFTS, ""),
+        (DraftsDeclared, DRAFTS.changes, DRAFTS.test, ""),
+        (RestoresMore, (), OF_DRAFTS, r"rows than before in \[\]; declared .* \['pools\.draft\.raw\.0'\]"),
+        (NamesNoRoots, (), OF_DRAFTS, r"HOST-10: expected tensors of each component"),
     ],
 )
 def test_an_adapter_is_held_to_what_it_declares(
-    pytester: pytest.Pytester, adapter: type[CacheAdapter], test: str, told: str
+    fork_server: ForkServer, adapter: type[CacheAdapter], changes: tuple[Change, ...], test: str, told: str
 ) -> None:
-    path = f"{adapter.__module__}:{adapter.__name__}"
-    record = run_recorded(pytester, str(suite_folder("conformance") / test), "--hicache-adapter", path)
-    (one,) = record.executions
-    assert (one.outcome is Outcome.FAILED) == bool(told), f"{adapter.__name__}: {one.outcome}: {one.reason}"
-    assert re.search(told, one.reason), f"{adapter.__name__}: expected {told}, got {one.reason}"
+    run = fork_server.run(changes, test, "--hicache-adapter", f"{adapter.__module__}:{adapter.__name__}")
+    if told:
+        assert re.search(told, "\n".join(run.reasons)), f"{adapter.__name__}: expected {told}, got {run}"
+    else:
+        assert (run.passed, run.reasons) == (1, []), f"{adapter.__name__}: {run}"

@@ -18,7 +18,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.tests.cache.parallel import test_torch_group
 from hicache.tests.kit.suite_runs import run
 from hicache.tests.proof.mutants import black_box
-from hicache.tests.proof.mutants.accuracy import rows as accuracy
+from hicache.tests.proof.mutants.accuracy import transfers as accuracy
 from hicache.tests.proof.mutants.accuracy.unseen import UNSEEN, Unseen
 from hicache.tests.proof.mutants.rank_streams import EventsOfTheFirst, OwnEvents
 from hicache.tests.proof.mutants.ranks import (

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import inspect
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
+from types import ModuleType
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +25,7 @@ import hicache.cache
 from hicache.cache import UnifiedRadixCache
 from hicache.config import CacheConfig
 from hicache.keys import TOKEN_BYTES, RadixKey
+from hicache.parallel.group import Group
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.caches import reference
 from hicache.testing.caches.block_cache import Block, BlockCache, Content, Request
@@ -29,8 +34,7 @@ from hicache.testing.caches.dictionary import DictionaryAdapter
 from hicache.testing.caches.offload import OffloadCacheAdapter
 from hicache.testing.caches.offload_cache import Identity, OffloadCache
 from hicache.testing.caches.paged_dictionary import PagedDictionaryAdapter
-from hicache.tests.proof.mutants.accuracy.transfers import OtherParts
-from hicache.tests.proof.mutants.subtle import OtherCalls
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.tiers import prefetch
 from hicache.tree import hashes
 from hicache.types import SHARED, InsertResult, Key, MatchResult, Namespace, Slots, TokenIds, Tokens
@@ -184,6 +188,46 @@ PAIR_KEYS: dict[str, WeakKey] = {
     ),
 }
 """Keys of pairs. With keys of single tokens every second token is left out."""
+
+
+class OtherParts(ReferenceAdapter):
+    """The reference cache with another class in the place of some parts.
+
+    `parts`: a module, a name in it, and what stands there while the cache is opened.
+    """
+
+    parts: ClassVar[tuple[tuple[ModuleType, str, object], ...]]
+
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        with ExitStack() as replaced:
+            for part in self.parts:
+                replaced.enter_context(patch.object(*part))
+            super().__init__(config, groups)
+
+
+class OtherCalls(ReferenceAdapter):
+    """The reference with other functions in the place of some, while one of its verbs runs.
+
+    `calls`: a module, a name in it, and what stands there.
+    """
+
+    calls: ClassVar[tuple[tuple[ModuleType, str, object], ...]]
+
+    def __init_subclass__(cls) -> None:
+        for name, verb in inspect.getmembers(ReferenceAdapter, inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(cls, name, _within(cls, verb))
+
+
+def _within(cls: type[OtherCalls], verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def replaced(self: OtherCalls, *arguments: Any, **named: Any) -> Any:
+        with ExitStack() as entered:
+            for call in cls.calls:
+                entered.enter_context(patch.object(*call))
+            return verb(self, *arguments, **named)
+
+    return replaced
 
 
 class _WeakDictionary(DictionaryAdapter):
