@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
+from stat import S_ISREG
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -12,6 +14,24 @@ from hicache.storage.base import Pieces
 
 MAX_PIECES = 1_024
 """The most buffers of one system call."""
+
+
+BLOCK_BYTES = 4_096
+
+
+def whole_blocks(size: int) -> int:
+    """The room of so many bytes in a file that is divided into slots: at least one block."""
+    return max(1, -(-size // BLOCK_BYTES)) * BLOCK_BYTES
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a file, which is created if it is missing. Raises OSError for all but a regular file."""
+    # A pipe would be waited for.
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if not S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path} is not a file")
+    return file
 
 
 def read_into(file: int, pieces: Sequence[memoryview], offset: int) -> int:

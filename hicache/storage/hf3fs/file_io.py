@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from errno import EIO
 from pathlib import Path
-from stat import S_ISREG
 from typing import NamedTuple, Protocol
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import read_into, write_from
+from hicache.storage.page_io import open_regular, read_into, write_from
 
 
 class Move(NamedTuple):
@@ -57,16 +56,6 @@ class PlainFile:
     def _write(self, move: Move) -> int:
         write_from(self._file, move.pieces, move.offset)
         return sum(piece.nbytes for piece in move.pieces)
-
-
-def open_regular(path: Path) -> int:
-    """A descriptor of a file, which is created if it is missing. Raises OSError for all but a regular file."""
-    # A pipe would be waited for.
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-    if not S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(f"{path} is not a file")
-    return file
 
 
 def _moved(act: Callable[[Move], int], move: Move) -> int:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from hicache.errors import ConfigurationError
-from hicache.storage.database import DamagedDatabaseError, Schema, changing, check
+from hicache.storage.database import WAL, DamagedDatabaseError, Schema, changing, check, connect
 from hicache.storage.hf3fs.json_file import JOURNALS, read_json
 from hicache.storage.hf3fs.pages import MAX_KEYS, MAX_PAGES, Change, Held, Stored
 
@@ -79,9 +79,8 @@ class Journal:
                 self._load()
                 self._tables = _connect(self.path)
                 opened.callback(self._tables.close)
-                with changing(self._tables):
-                    # SQLite opens a file that cannot be written, and refuses this.
-                    pass
+                # SQLite opens a file that cannot be written, and refuses to write it.
+                self._tables.execute(f"PRAGMA user_version = {SCHEMA.version}")
             except (OSError, ValueError, sqlite3.Error) as error:
                 raise ConfigurationError(f"metadata file {path} cannot be used: {error}") from error
             self._opened = opened.pop_all()
@@ -250,13 +249,7 @@ def _warn_of_network(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    with ExitStack() as opened:
-        connection = opened.enter_context(closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)))
-        # With an exclusive lock the index of the log is in memory: no file is mapped, which others could truncate.
-        for pragma in ("locking_mode = EXCLUSIVE", "mmap_size = 0", "journal_mode = WAL", "synchronous = FULL"):
-            connection.execute(f"PRAGMA {pragma}")
-        opened.pop_all()
-    return connection
+    return connect(path, WAL, "FULL", 0)
 
 
 def _fold(connection: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hicache.storage.base import Pieces
 from hicache.storage.hf3fs.file_io import FileIO, Move
-from hicache.storage.page_io import checksum, identity
+from hicache.storage.page_io import checksum, identity, whole_blocks
 from hicache.storage.paged import Answer, page_bytes
 
 HEADER = Struct("<8sQQ")
@@ -17,12 +17,10 @@ HEADER = Struct("<8sQQ")
 
 FORMAT = b"hf3fs\x00\x00\x01"
 
-BLOCK_BYTES = 4_096
-
 
 def slot_bytes_of(page_bytes_limit: int) -> int:
     """The size of a slot for pages of at most `page_bytes_limit` bytes and their header, in whole blocks."""
-    return -(-(HEADER.size + page_bytes_limit) // BLOCK_BYTES) * BLOCK_BYTES
+    return whole_blocks(HEADER.size + page_bytes_limit)
 
 
 class Page(NamedTuple):

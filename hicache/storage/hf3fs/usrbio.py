@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hicache.storage.hf3fs.file_io import Move, open_regular
+from hicache.storage.hf3fs.file_io import Move
+from hicache.storage.page_io import open_regular
 
 LIBRARY = "hf3fs_fuse.io"
 """The module of the package hf3fs_py_usrbio that is used."""

@@ -14,15 +14,16 @@ from typing import Any, NoReturn
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.database import DamagedDatabaseError
 from hicache.storage.file_lock import LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S, holders
-from hicache.storage.page_io import checksum, identity
+from hicache.storage.page_io import checksum, identity, whole_blocks
 from hicache.storage.paged import OPERATING_ERRORS, Answer, PagedStorage, T, page_bytes
 from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
 from hicache.storage.slotfile import tables
 from hicache.storage.slotfile.files import SlotFiles, SlotReader, in_runs
 from hicache.storage.slotfile.index import Pinned, SlotIndex
-from hicache.storage.slotfile.place import Place, slot_bytes_of
+from hicache.storage.slotfile.place import Place
 
 LOG = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class SlotFileStorage(PagedStorage):
             sizes: dict[int, list[int]] = {}
             for number, place in enumerate(pinned.places):
                 if place is None:
-                    sizes.setdefault(slot_bytes_of(page_bytes(sources[number])), []).append(number)
+                    sizes.setdefault(whole_blocks(page_bytes(sources[number])), []).append(number)
             for slot_bytes, numbers in sizes.items():
                 self._write_size(slot_bytes, numbers, keys, sources, answers)
         finally:
@@ -249,4 +250,4 @@ def _decoding(act: Callable[[], T]) -> T:
     try:
         return act()
     except UnicodeDecodeError as error:
-        raise tables.DamagedTablesError(str(error)) from error
+        raise DamagedDatabaseError(str(error)) from error

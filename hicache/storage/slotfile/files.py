@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import checksum, identity, read_into, write_from
+from hicache.storage.page_io import checksum, identity, open_regular, read_into, write_from
 from hicache.storage.paged import Answer, page_bytes
 from hicache.storage.slotfile.place import Place
 
@@ -91,8 +91,7 @@ class SlotFiles:
             return self._files[slot_bytes]
         with self._lock:
             if slot_bytes not in self._files:
-                path = self._folder / f"slots-{slot_bytes}"
-                self._files[slot_bytes] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+                self._files[slot_bytes] = open_regular(self._folder / f"slots-{slot_bytes}")
             return self._files[slot_bytes]
 
 

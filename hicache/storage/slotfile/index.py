@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple
 
+from hicache.storage.database import DamagedDatabaseError, changing
 from hicache.storage.slotfile.place import MAX_OFFSET, Place
-from hicache.storage.slotfile.tables import DamagedTablesError, is_damage
+from hicache.storage.slotfile.tables import is_damage
 
 
 class Reserved(NamedTuple):
@@ -208,30 +209,27 @@ class SlotIndex:
         self._require_current()
         (mark,) = self._tables.execute("SELECT mark FROM state").fetchone() or (None,)
         if not (type(mark) is int and mark > 0):
-            raise DamagedTablesError(f"expected a positive mark, got {mark!r}")
+            raise DamagedDatabaseError(f"expected a positive mark, got {mark!r}")
         if mark != self._mark:
             self._known.clear()
             self._mark = mark
         return self._mark
 
     def _require_current(self) -> None:
-        """Raise DamagedTablesError if another process has replaced these tables, as they were damaged."""
+        """Raise DamagedDatabaseError if another process has replaced these tables, as they were damaged."""
         if not self._is_current():
-            raise DamagedTablesError("these tables were removed or replaced")
+            raise DamagedDatabaseError("these tables were removed or replaced")
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """One transaction, exclusive among all processes."""
-        self._tables.execute("BEGIN IMMEDIATE")
         try:
-            # The process that replaces the tables holds this lock where it can get it.
-            self._require_current()
-            yield
-            self._tables.execute("COMMIT")
+            with changing(self._tables):
+                # The process that replaces the tables holds this lock where it can get it.
+                self._require_current()
+                yield
         except BaseException:
             self._known.clear()
-            if self._tables.in_transaction:
-                self._tables.execute("ROLLBACK")
             raise
 
     def _set_mark(self) -> None:
@@ -275,11 +273,11 @@ class SlotIndex:
         return [slot for (slot,) in rows if _is_number(slot, slots)]
 
     def _slots(self, slot_bytes: int) -> int:
-        """The number of slots of a file. Raises DamagedTablesError."""
+        """The number of slots of a file. Raises DamagedDatabaseError."""
         row = self._tables.execute("SELECT slots FROM classes WHERE slot_bytes = ?", (slot_bytes,)).fetchone()
         slots: int = row[0] if row else 0
         if not _is_number(slots, MAX_OFFSET // slot_bytes):
-            raise DamagedTablesError(f"expected the number of slots of {slot_bytes} bytes, got {slots!r}")
+            raise DamagedDatabaseError(f"expected the number of slots of {slot_bytes} bytes, got {slots!r}")
         return slots
 
     def _grow(self, slot_bytes: int, wanted: int) -> list[int]:

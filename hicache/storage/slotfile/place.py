@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-BLOCK_BYTES = 4_096
+from hicache.storage.page_io import whole_blocks
 
 MAX_OFFSET = 1 << 62
 
@@ -28,11 +28,6 @@ class Place(NamedTuple):
         numbers = (self.slot_bytes, self.slot, self.length, self.checksum)
         return (
             all(type(number) is int and 0 <= number <= MAX_OFFSET * 2 for number in numbers)
-            and self.slot_bytes == slot_bytes_of(self.length)
+            and self.slot_bytes == whole_blocks(self.length)
             and self.slot * self.slot_bytes < MAX_OFFSET
         )
-
-
-def slot_bytes_of(length: int) -> int:
-    """The slot size of pages of this length: whole blocks."""
-    return max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES

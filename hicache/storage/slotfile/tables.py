@@ -6,16 +6,15 @@ import sqlite3
 from pathlib import Path
 
 from hicache.errors import ConfigurationError
-
-VERSION = 2
-"""In version 1 the checksum of a page did not depend on its name."""
-
-APPLICATION = 0x68694361
-"""Stands in the head of the file."""
+from hicache.storage import database
+from hicache.storage.database import DamagedDatabaseError, Schema
 
 HEAD_BYTES, APPLICATION_AT = 100, 68
 
-TABLES = """
+SCHEMA = Schema(
+    application=0x68694361,
+    version=2,
+    script="""
 CREATE TABLE state (mark INTEGER NOT NULL);
 INSERT INTO state VALUES (1);
 CREATE TABLE classes (slot_bytes INTEGER PRIMARY KEY, slots INTEGER NOT NULL);
@@ -33,27 +32,21 @@ CREATE TABLE objects (
     used_ns INTEGER NOT NULL
 );
 CREATE INDEX objects_by_use ON objects (slot_bytes, used_ns);
-"""
+""",
+    names=frozenset({"state", "classes", "free", "reserved", "objects"}),
+)
 """`mark`: a new, unique value after each change of objects. Each slot of a class is in one of the last three tables.
 Generations are unique: a slot that was freed and reused for the same key has another generation."""
-
 
 FORGET = """
 INSERT INTO free SELECT slot_bytes, slot FROM objects;
 DELETE FROM objects;
 UPDATE state SET mark = mark + 1;
 """
-"""Removes all objects."""
-
-
-NAMES = {"state", "classes", "free", "reserved", "objects"}
+"""Removes all objects of version 1, in which the checksum of a page did not depend on its name."""
 
 DAMAGED = ("no such", "malformed", "readonly", "already exists", "unsupported")
 """What SQLite says as an OperationalError, of which most tell nothing about the content of the file."""
-
-
-class DamagedTablesError(sqlite3.DatabaseError):
-    """The tables contain what this project has not written."""
 
 
 def connect(path: Path, is_synced: bool, timeout_s: float, is_checked: bool) -> sqlite3.Connection:
@@ -66,47 +59,26 @@ def connect(path: Path, is_synced: bool, timeout_s: float, is_checked: bool) -> 
     for own in (path, Path(f"{path}-journal")):
         if own.is_symlink() or (own.exists() and not own.is_file()):
             raise ConfigurationError(f"storage option 'root': {own} is a link, a folder or a device, expected a file")
-    connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    # Without synchronisation the tables may be damaged by a loss of power, which is recognised when they are opened.
+    connection = database.connect(path, database.TRUNCATE, "EXTRA" if is_synced else "OFF", timeout_s)
     try:
-        _prepare(connection, path, is_synced)
+        _prepare(connection, path)
         if is_checked:
-            _check(connection)
+            database.check(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, is_synced: bool) -> None:
-    # No file is mapped into memory: if one is truncated then, the system ends the process (SIGBUS). The journal of
-    # write-ahead logging has an index that is always mapped.
-    connection.execute("PRAGMA mmap_size = 0")
-    (journal,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
-    if journal != "truncate":
-        raise ConfigurationError(f"{path} has the journal {journal!r}, expected 'truncate': another process uses it")
-    # Without synchronisation the tables may be damaged by a loss of power, which is recognised when they are opened.
-    connection.execute(f"PRAGMA synchronous = {'EXTRA' if is_synced else 'OFF'}")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not found and not version:
-        _run(connection, TABLES)
-    elif not found >= NAMES:
-        raise DamagedTablesError(f"expected the tables {sorted(NAMES)}, got {sorted(map(str, found))}")
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    version = SCHEMA.version_of(connection)
+    if version is None:
+        SCHEMA.create(connection)
     elif version == 1:
-        _run(connection, FORGET)
-    elif version != VERSION:
-        raise ConfigurationError(f"storage option 'root': {path} has version {version}, expected {VERSION}")
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    ends = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
-    connection.executescript(f"BEGIN IMMEDIATE; {script} {ends}")
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise DamagedTablesError(str(found))
+        SCHEMA.create(connection, FORGET)
+    elif version != SCHEMA.version:
+        raise ConfigurationError(f"storage option 'root': {path} has version {version}, expected {SCHEMA.version}")
 
 
 def is_damage(error: BaseException) -> bool:
@@ -114,7 +86,7 @@ def is_damage(error: BaseException) -> bool:
     if isinstance(error, sqlite3.OperationalError):
         return any(word in str(error) for word in DAMAGED)
     # SQLite quotes damaged names in its messages, which Python then cannot decode.
-    return isinstance(error, (DamagedTablesError, UnicodeError)) or type(error) is sqlite3.DatabaseError
+    return isinstance(error, (DamagedDatabaseError, UnicodeError)) or type(error) is sqlite3.DatabaseError
 
 
 def are_ours(path: Path) -> bool:
@@ -128,7 +100,7 @@ def are_ours(path: Path) -> bool:
             head = file.read(HEAD_BYTES)
     except FileNotFoundError:
         return True
-    return not any(head) or head[APPLICATION_AT : APPLICATION_AT + 4] == APPLICATION.to_bytes(4, "big")
+    return not any(head) or head[APPLICATION_AT : APPLICATION_AT + 4] == SCHEMA.application.to_bytes(4, "big")
 
 
 def remove(path: Path) -> None:

@@ -223,6 +223,18 @@ def test_a_file_of_a_newer_version_is_refused_in_a_line_and_stays(file: Path) ->
         assert file.read_bytes() == before, "STORE-10: it stays unchanged"
 
 
+def test_a_file_that_can_only_be_read_is_refused(file: Path) -> None:
+    open_at(file).close()
+    with file.open("r+b") as head:
+        # The version of SQLite that is needed to write the file.
+        head.seek(18)
+        head.write(b"\x06")
+    before, descriptors = file.read_bytes(), descriptors_of_this_process()
+    with pytest.raises(ConfigurationError, match=r"metadata\.json cannot be used: .*readonly"):
+        open_at(file)
+    assert (file.read_bytes(), descriptors_of_this_process()) == (before, descriptors), "STORE-10: it stays unchanged"
+
+
 def test_a_file_on_a_network_file_system_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = file.parent.stat().st_dev
     mounts = file.parent / "mounts"
