@@ -1,4 +1,4 @@
-"""`hicache known-failures`: write a list of known failures from a run."""
+"""`hicache known-failures`: write a list of known failures from a run, or an older list anew."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import typer
 from rich.console import Console
 
 from hicache.cli.command import option, say, writable_file
+from hicache.testing.report.run import counted
 
 if TYPE_CHECKING:
     from hicache.testing.report.run import Execution
 
+MIGRATE_HELP = (
+    "A list to write anew in the present format, with the new ids of renamed tests. Reasons and comments stay."
+)
+
 
 def known_failures_command(
-    run: Annotated[Path, typer.Argument(help="The run.json of a run, or its report folder.")],
+    run: Annotated[Path | None, typer.Argument(help="The run.json of a run, or its report folder.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="File to write.")] = Path("known.toml"),
+    migrate: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help=MIGRATE_HELP)] = None,
 ) -> None:
-    """Write a list of known failures from a run, an entry for each cause.
+    """Write a list of known failures from a run, an entry for each cause. With --migrate, write an older list anew.
 
     An entry names a clause if each test of the clause failed, and tests otherwise. It lists no failure that is known
     already or flaky, that ended its process, or that belongs to no test, such as the process of a stage. Write a reason
@@ -28,8 +34,34 @@ def known_failures_command(
     Exit code:
 
     - 0: the list was written.
-    - 2: the run cannot be read, has nothing to list, or the file exists or cannot be written.
+    - 2: the run or the list cannot be read, the run has nothing to list, or the file exists or cannot be written.
     """
+    if (run is None) is (migrate is None):
+        raise typer.BadParameter("expected either RUN or --migrate FILE", param_hint="RUN")
+    if migrate is not None:
+        _migrate(migrate)
+    if run is not None:
+        _write(run, output)
+
+
+def _migrate(file: Path) -> None:
+    from hicache.cli.known_failures_list import rewrite
+    from hicache.testing.plugin.known_failures import read_known_failures
+
+    with option("--migrate"):
+        before = read_known_failures(file)
+    writable_file("--migrate", file)
+    with option("--migrate"):
+        rewrite(file)
+    console = Console(emoji=False)
+    renamed = [one for one in before if one.present_id != one.id]
+    for one in renamed:
+        say(console, f"renamed {one.id}: {one.present_id}")
+    say(console, f"wrote {file}: {counted(len(before), 'id')}, {len(renamed)} renamed")
+
+
+def _write(run: Path, output: Path) -> None:
+    from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT
     from hicache.testing.report import read_run
 
     with option("RUN"):
@@ -40,7 +72,7 @@ def known_failures_command(
     if not lines:
         raise typer.BadParameter(f"{run}: no test failed that can be listed", param_hint="RUN")
     writable_file("--output", output)
-    output.write_text("\n".join(["format = 1", *lines]) + "\n", encoding="utf-8")
+    output.write_text("\n".join([f"format = {KNOWN_FAILURES_FORMAT}", *lines]) + "\n", encoding="utf-8")
     console = Console(emoji=False)
     say(console, f"wrote {output}: write the reason into each entry")
 
@@ -58,14 +90,14 @@ def entries(executions: Sequence[Execution]) -> Iterator[str]:
     clauses = _broken_everywhere(executed, failed)
     for clause, failures in _by_cause(failed):
         if clause in clauses:
-            yield from _entry(clause, failures)
+            yield from _entry([clause], failures)
     left = [one for one in failed if clauses.isdisjoint(one.clauses) and not clauses.issuperset(one.causes)]
     listed: set[str] = set()
     for _, failures in _by_cause(left):
-        for test in test_ids(failures, executed):
-            if test not in listed:
-                yield from _entry(test, failures)
-            listed.add(test)
+        tests = [test for test in test_ids(failures, executed) if test not in listed]
+        if tests:
+            yield from _entry(tests, failures)
+        listed.update(tests)
 
 
 def _by_cause(failures: Sequence[Execution]) -> list[tuple[str, list[Execution]]]:
@@ -85,16 +117,17 @@ def _broken_everywhere(executed: Sequence[Execution], failed: Sequence[Execution
     return found - {clause for one in executed if one.outcome is Outcome.PASSED for clause in one.clauses}
 
 
-def _entry(name: str, failures: Sequence[Execution]) -> Iterator[str]:
-    from hicache.testing.plugin.known_failures import quoted
+def _entry(names: Sequence[str], failures: Sequence[Execution]) -> Iterator[str]:
+    from hicache.cli.known_failures_list import Listed, entry_lines
     from hicache.testing.report.legible import legible
     from hicache.testing.report.run import first_line
 
     smallest = failures[0]
     yield ""
     yield f"# {legible(', '.join(smallest.causes))}: {first_line(legible(smallest.reason))}".replace("\n", " ")
-    yield "[[failure]]"
-    yield f"id = {quoted(name)}"
-    yield 'kind = "bug"    # or "unsupported", "future"'
-    yield 'reason = ""     # write why it fails'
-    yield 'link = ""'
+    yield from entry_lines(
+        kind='"bug"    # or "unsupported", "future"',
+        reason='""     # write why it fails',
+        link='""',
+        ids=[Listed(name, ()) for name in names],
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hicache.errors import ConfigurationError
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
+from hicache.testing.plugin.renamed_tests import new_id
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report.run import Execution, Outcome, RunRecord, read_run
 
@@ -23,8 +24,8 @@ class Baseline:
     """What an earlier run executed and what failed in it.
 
     `name`: the file, and when the run began. `causes`: of each failed test, known or not, by its id. `executed`: ids of
-    all tests that were not skipped. `laws`: those that were found broken. The driver checks a law after each verb, so
-    chance decides which of the tests with drawn operations meets it first.
+    all tests that were not skipped. Ids are the present ones. `laws`: those that were found broken. The driver checks a
+    law after each verb, so chance decides which of the tests with drawn operations meets it first.
     """
 
     name: str
@@ -86,7 +87,7 @@ def _baseline(name: str, record: RunRecord) -> Baseline:
     return Baseline(
         name=name,
         implementation=record.implementation,
-        causes={one.node_id: frozenset(one.causes) for one in failed},
-        executed=frozenset(one.node_id for one in record.executions if one.outcome is not Outcome.SKIPPED),
+        causes={new_id(one.node_id): frozenset(one.causes) for one in failed},
+        executed=frozenset(new_id(one.node_id) for one in record.executions if one.outcome is not Outcome.SKIPPED),
         laws=frozenset(cause for one in failed for cause in one.causes if cause in CHECKED_AFTER_EACH_VERB),
     )

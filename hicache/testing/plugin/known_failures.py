@@ -14,6 +14,7 @@ from typing import Any
 from hicache.config import read_table
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.causes import OUTDATED
+from hicache.testing.plugin.renamed_tests import ids_of, new_id
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import Fields
 from hicache.testing.report.run import Execution, Outcome
@@ -23,26 +24,29 @@ KINDS = ("unsupported", "bug", "future")
 STAGES_OF_RUNS = ("replay", "storage")
 """The first part of the ids of what runs without pytest: replays, and runs of a storage backend."""
 
-KNOWN_FAILURES_FORMAT = 1
-"""The format of a list of known failures, stated in it as `format`."""
+KNOWN_FAILURES_FORMAT = 2
+"""The format of a list of known failures, stated in it as `format`. Format 1, an entry for each id, is read as well."""
 
 _UNSTATED_FORMAT = 1
 """Of a list that states none. It stays 1 when the format changes: lists were written before formats had a number."""
 
+_TABLES = {1: "failure", 2: "failures"}
+"""The name of the tables in each format that is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One entry of a list such as this. `id` names a clause, or tests, where * matches any text.
+    """One id of a list such as this. `id` names a clause, or tests, where * matches any text.
 
-        format = 1
+        format = 2
 
-        [[failure]]
-        id = "conformance/test_lock.py::test_split[*/page16/*]"
+        [[failures]]
         kind = "bug"                                        # or "unsupported", or "future"
         reason = "the mark of the window is lost in a split"
         link = "https://example.org/issues/7"
+        ids = ["conformance/test_lock.py::test_split[*/page16/*]"]
 
-    `place`: the file, the number of the entry in it, and its id.
+    `place`: the file, the number of the table in it, and the id.
     """
 
     place: str
@@ -58,12 +62,20 @@ class KnownFailure:
         Empty for tests in a project's own files.
         """
         if "::" in self.id:
-            return suite_in(self.id) or ""
+            return suite_in(self.present_id) or ""
         return "distributed_tests" if CONTRACT[self.id].tier == "ranks" else "conformance"
 
+    @property
+    def present_id(self) -> str:
+        """The id, in which the name of a test that was renamed since is the new one."""
+        return new_id(self.id)
+
     def covers(self, test: str, clauses: Collection[str]) -> bool:
-        """Whether a test, given by its id and its clauses, is expected to fail."""
-        return self.id in clauses or ("::" in self.id and re.fullmatch(_expression(self.id), test) is not None)
+        """Whether a test, given by its id and its clauses, is expected to fail. It may be listed by an earlier id."""
+        if "::" not in self.id:
+            return self.id in clauses
+        expression = _expression(self.id)
+        return any(re.fullmatch(expression, one) is not None for one in ids_of(test))
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
@@ -105,37 +117,45 @@ def outdated(place: str) -> str:
 def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
     """Read the entries of a file. Raises ConfigurationError naming the file, the entry and the wrong field.
 
-    A file of another format is refused, with both formats.
+    A file of an unknown format is refused, with the known ones.
     """
     fields = Fields(str(path), "", read_table(f"@{path}"))
-    written = fields.integer("format") if "format" in fields.table else _UNSTATED_FORMAT
-    if written != KNOWN_FAILURES_FORMAT:
-        raise fields.error(
-            "format",
-            f"is {written}, but this hicache reads {KNOWN_FAILURES_FORMAT}: see the section on versions in "
-            "docs/adapters.md",
-        )
-    entries = tuple(_entry(str(path), number, one) for number, one in enumerate(fields.tables("failure"), start=1))
+    written = format_of(fields)
+    entries = tuple(
+        entry
+        for number, table in enumerate(fields.tables(_TABLES[written]), start=1)
+        for entry in _entries(f"{path}: entry {number}", table, written)
+    )
     fields.refuse_unread()
     return entries
 
 
-def _entry(file: str, number: int, fields: Fields) -> KnownFailure:
-    entry = KnownFailure(
-        place=f"{file}: entry {number} ({fields.text('id')})",
-        id=fields.text("id"),
-        kind=fields.choice("kind", KINDS),
-        reason=fields.text("reason"),
-        link=fields.text("link"),
-    )
-    fields.refuse_unread()
-    if entry.id not in CONTRACT and not ("::" in entry.id and suite_in(entry.id) is not None):
+def format_of(fields: Fields) -> int:
+    """The format of a list. Raises ConfigurationError if it is unknown."""
+    written = fields.integer("format") if "format" in fields.table else _UNSTATED_FORMAT
+    if written not in _TABLES:
         raise fields.error(
-            "id", f"is {entry.id!r}; expected a clause, or tests such as conformance/test_lock.py::test_a*"
+            "format",
+            f"is {written}, but this hicache reads {' and '.join(map(str, _TABLES))}: see the section on versions in "
+            "docs/adapters.md",
         )
-    if not entry.reason.strip():
+    return written
+
+
+def _entries(place: str, fields: Fields, written: int) -> Iterator[KnownFailure]:
+    ids = {"id": fields.text("id")} if written == 1 else {f"ids[{n}]": one for n, one in enumerate(fields.texts("ids"))}
+    kind, reason, link = fields.choice("kind", KINDS), fields.text("reason"), fields.text("link")
+    fields.refuse_unread()
+    if not ids:
+        raise fields.error("ids", "is empty; expected clauses or tests")
+    if not reason.strip():
         raise fields.error("reason", "is empty; expected why the test fails")
-    return entry
+    for name, one in ids.items():
+        if one not in CONTRACT and not ("::" in one and suite_in(one) is not None):
+            raise fields.error(
+                name, f"is {one!r}; expected a clause, or tests such as conformance/test_lock.py::test_a*"
+            )
+        yield KnownFailure(f"{place} ({one})", one, kind, reason, link)
 
 
 def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution]) -> Iterator[str]:
@@ -147,7 +167,14 @@ def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution])
         failing = [one for one in covered if one.outcome is Outcome.KNOWN_FAILURE]
         if passing and failing:
             yield f"narrow {entry.place}: {len(failing)} of its tests fail and {len(passing)} pass; list these:"
-            yield from (f"  id = {quoted(test)}" for test in test_ids(failing, executed))
+            yield from (f"  {quoted(test)}," for test in test_ids(failing, executed))
+
+
+def renamed(entries: Iterable[KnownFailure]) -> Iterator[str]:
+    """For each entry whose test was renamed: its new id."""
+    for entry in entries:
+        if entry.present_id != entry.id:
+            yield f"renamed {entry.place}: is {entry.present_id} now; update the list: hicache known-failures --migrate"
 
 
 def test_ids(chosen: Iterable[Execution], executed: Iterable[Execution]) -> Iterator[str]:

@@ -31,7 +31,7 @@ from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, r
 from hicache.testing.plugin.commit import commit
 from hicache.testing.plugin.devices import driver, gpu_names
 from hicache.testing.plugin.evidence import CALLED, evidence
-from hicache.testing.plugin.known_failures import KnownFailure, narrower, outdated, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, narrower, outdated, read_known_failures, renamed
 from hicache.testing.plugin.options import (
     BACKEND,
     BACKEND_CONFIG,
@@ -165,6 +165,7 @@ class SuiteSession:
         self._lines = [
             *self._tally.summary(),
             *told,
+            *renamed(self.known),
             *narrower(self.known, executions),
             *(f"ERROR: {problem}" for problem in problems),
         ]

@@ -60,13 +60,13 @@ class BrokenAdapter(DictionaryAdapter):
         return replace(found, device_slots=found.device_slots[:-1])
 """,
     "known.toml": """
-format = 1
+format = 2
 
-[[failure]]
-id = "LOCK-3"
+[[failures]]
 kind = "bug"
 reason = "a node that is restored is freed twice"
 link = ""
+ids = ["LOCK-3"]
 """,
     "options.toml": 'path = "{directory}"\nlimit = "{capacity_bytes}"\n',
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
+from hicache.testing.plugin import renamed_tests
 from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.report import Execution, Outcome, RunRecord, read_run, write_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, record, run, write_suite
@@ -57,6 +58,16 @@ def test_what_failed_before_is_no_new_failure(tmp_path: Path) -> None:
     assert {pair for pair, is_old in told.items() if is_old} == expected, f"expected {expected}, got {told}"
     assert not before.has(execution(name="test_a").node_id, ["MATCH-1", "POOL-1"]), "a further cause is new"
     assert not before.has(execution(name="test_a").node_id, []), "a failure without a cause is new"
+
+
+def test_a_test_that_was_renamed_since_is_no_new_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old, new = (execution(name=name).node_id.partition("[")[0] for name in ("test_old", "test_new"))
+    monkeypatch.setattr(renamed_tests, "RENAMED", {old: new})
+    before = baseline(tmp_path, failed("test_old", "MATCH-1"))
+    now = replace(failed("test_new", "MATCH-1"), outcome=Outcome.PASSED)
+    assert before.has(now.node_id, ["MATCH-1"]), f"expected the failure of test_old, got {before}"
+    told = list(before.summary([now]))
+    assert told[1:] == [f"  fixed: {now.node_id}"], f"expected the test by its new id, got {told}"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
+from hicache.testing.plugin import renamed_tests
 from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.tags import SUITES
@@ -50,7 +51,7 @@ def test_the_list_has_clauses_that_fail_everywhere_and_otherwise_tests(tmp_path:
     code, output, path = write(tmp_path, *RUN)
     assert code == 0, f"expected 0, got {code}: {output}"
     text = path.read_text(encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"failure\[0\].reason is empty"):
+    with pytest.raises(ConfigurationError, match=r"failures\[0\].reason is empty"):
         read_known_failures(path)
     path.write_text(text.replace('reason = ""', 'reason = "looked at"'), encoding="utf-8")
     found = [entry.id for entry in read_known_failures(path)]
@@ -140,8 +141,128 @@ def test_an_entry_of_which_tests_pass_is_narrowed_to_those_that_fail() -> None:
     found = list(narrower([entry], executions))
     assert found == [
         "narrow known.toml: entry 1 (INS-2): 3 of its tests fail and 1 pass; list these:",
-        '  id = "conformance/test_file.py::test_all[*]"',
-        '  id = "conformance/test_file.py::test_some[a]"',
+        '  "conformance/test_file.py::test_all[*]",',
+        '  "conformance/test_file.py::test_some[a]",',
     ], f"expected a pattern for the test that always fails and an id for the other, got {found}"
     assert not list(narrower([entry], executions[:3])), "all of its tests fail"
     assert not list(narrower([entry], executions[3:])), "none of its tests fails: the entry is to be removed"
+
+
+OLD_LIST = r'''# A list; see docs. For
+#   pytest conformance
+format = 1 # stated
+
+# first
+
+[[failure]]
+id = "conformance/test_old.py::test_a[*]" # by hand
+kind = "bug"
+reason = "a # in \"quotes\""
+link = ""
+[[failure]]
+# asked upstream
+id = 'LOCK-3'
+kind = "unsupported"
+reason = """by
+design"""
+link = "https://example.org/7"
+
+# The same again.
+[[failure]]
+kind = "bug"
+reason = 'a # in "quotes"'
+id = "conformance/test_file.py::test_b*"
+link = ""
+
+# Host.
+
+[[failure]]
+id = "conformance/test_file.py::test_c*"
+kind = "bug"
+reason = 'a # in "quotes"'
+link = ""
+
+# The end.
+'''
+
+NEW_LIST = r"""# A list; see docs. For
+#   pytest conformance
+format = 2
+ # stated
+
+# first
+
+[[failures]]
+kind = "bug"
+reason = "a # in \"quotes\""
+link = ""
+ids = [
+    # by hand
+    "conformance/test_file.py::test_a[*]",
+    # The same again.
+    "conformance/test_file.py::test_b*",
+]
+
+# asked upstream
+[[failures]]
+kind = "unsupported"
+reason = "by\ndesign"
+link = "https://example.org/7"
+ids = ["LOCK-3"]
+
+# Host.
+
+[[failures]]
+kind = "bug"
+reason = "a # in \"quotes\""
+link = ""
+ids = ["conformance/test_file.py::test_c*"]
+
+# The end.
+"""
+
+
+def migrate(path: Path) -> tuple[int, str]:
+    """The exit code and the output of the command."""
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["known-failures", "--migrate", str(path)])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("text", [OLD_LIST, NEW_LIST.replace("test_file.py::test_a", "test_old.py::test_a")])
+def test_an_older_list_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    old, new = "conformance/test_old.py::test_a", "conformance/test_file.py::test_a"
+    monkeypatch.setattr(renamed_tests, "RENAMED", {old: new})
+    path = tmp_path / "known.toml"
+    path.write_text(text, encoding="utf-8")
+    before = {(one.present_id, str(one)) for one in read_known_failures(path)}
+    code, output = migrate(path)
+    assert (code, f"renamed {old}[*]: {new}[*]" in output) == (0, True), (
+        f"expected 0 and the new id, got {code}: {output}"
+    )
+    assert path.read_text(encoding="utf-8") == NEW_LIST, f"got {path.read_text(encoding='utf-8')}"
+    after = {(one.id, str(one)) for one in read_known_failures(path)}
+    assert after == before, f"expected {before}, got {after}"
+    assert migrate(path)[0] == 0, "a list that is up to date can be rewritten"
+    assert path.read_text(encoding="utf-8") == NEW_LIST, "and stays the same"
+    assert list(tmp_path.iterdir()) == [path], f"expected nothing else, got {list(tmp_path.iterdir())}"
+
+
+CANNOT_BE_REWRITTEN = {
+    "entries in one line": 'failure = [{id = "LOCK-3", kind = "bug", reason = "x", link = ""}]',
+    "an id in escapes": '[[failures]]\nkind = "bug"\nreason = "x"\nlink = ""\n'
+    'ids = ["conformance/test_\\u006fld.py::test_a"]',
+}
+
+
+@pytest.mark.parametrize("text", CANNOT_BE_REWRITTEN.values(), ids=CANNOT_BE_REWRITTEN)
+def test_a_list_that_would_lose_something_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(
+        renamed_tests, "RENAMED", {"conformance/test_old.py::test_a": "conformance/test_file.py::test_a"}
+    )
+    path = tmp_path / "known.toml"
+    text = f"format = {2 if 'failures' in text else 1}\n{text}\n"
+    path.write_text(text, encoding="utf-8")
+    code, output = migrate(path)
+    assert code == 2, f"expected 2, got {code}: {output}"
+    assert path.read_text(encoding="utf-8") == text, f"the list has changed: {path.read_text(encoding='utf-8')}"
+    assert list(tmp_path.iterdir()) == [path], f"expected nothing else, got {list(tmp_path.iterdir())}"

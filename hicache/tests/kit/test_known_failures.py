@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hicache import engines
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
+from hicache.testing.plugin import renamed_tests
 from hicache.testing.plugin.causes import OUTDATED
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
@@ -17,8 +19,9 @@ from hicache.testing.plugin.known_failures import (
     outdated,
     read_known_failures,
 )
+from hicache.testing.plugin.renamed_tests import read_renames
 from hicache.testing.report import Outcome
-from hicache.tests.kit.suite_runs import run, write_suite
+from hicache.tests.kit.suite_runs import ROOT, run, write_suite
 
 SHIPPED = sorted(Path(engines.__path__[0], "known").glob("*.toml"))
 
@@ -35,6 +38,36 @@ kind = "future"
 reason = "not tried yet"
 link = ""
 """
+
+GROUPED = """
+format = 2
+
+[[failures]]
+kind = "bug"
+reason = "a tombstone is released"
+link = "https://example.org/7"
+ids = ["LOCK-3"]
+
+[[failures]]
+kind = "future"
+reason = "not tried yet"
+link = ""
+ids = [
+    "properties/test_machines.py::*",   # all of them
+    "KEY-1",
+]
+"""
+"""The entries of GOOD in the present format, and one more."""
+
+WRONG_GROUPS = {
+    "unknown clause": (("LOCK-3", "LOCK-99"), r"failures\[0\].ids\[0\] is 'LOCK-99'; expected a clause"),
+    "a second id": (("KEY-1", "KEY"), r"failures\[1\].ids\[1\] is 'KEY'"),
+    "no ids": (('["LOCK-3"]', "[]"), r"failures\[0\].ids is empty"),
+    "an id for a list": (('["LOCK-3"]', '"LOCK-3"'), r"failures\[0\].ids is 'LOCK-3' \(str\), not a list"),
+    "no reason": (('"a tombstone is released"', '""'), r"failures\[0\].reason is empty"),
+    "an entry of format 1": (('ids = ["LOCK-3"]', 'id = "LOCK-3"'), r"failures\[0\].ids is missing"),
+    "tables of format 1": (("[[failures]]", "[[failure]]"), "failures is missing"),
+}
 
 WRONG = {
     "unknown clause": (("LOCK-3", "LOCK-99"), "id is 'LOCK-99'; expected a clause"),
@@ -73,6 +106,21 @@ def test_entries_come_in_order_with_their_place(tmp_path: Path) -> None:
     assert (first.suite, second.suite) == ("conformance", "properties"), f"got {first.suite}, {second.suite}"
 
 
+def test_ids_of_one_reason_are_entries_of_their_own(tmp_path: Path) -> None:
+    before, found = (read_known_failures(_write(tmp_path, text)) for text in (GOOD, GROUPED))
+    assert found[:2] == before, f"expected the entries of format 1, got {found}"
+    assert found[2] == replace(before[1], place=f"{tmp_path / 'known.toml'}: entry 2 (KEY-1)", id="KEY-1"), (
+        f"{found[2]}"
+    )
+
+
+@pytest.mark.parametrize(("change", "named"), WRONG_GROUPS.values(), ids=WRONG_GROUPS)
+def test_a_wrong_entry_of_ids_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
+    path = _write(tmp_path, GROUPED.replace(*change))
+    with pytest.raises(ConfigurationError, match=f"known.toml: {named}"):
+        read_known_failures(path)
+
+
 @pytest.mark.parametrize(
     ("entry_id", "suite"),
     [
@@ -96,9 +144,9 @@ def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, change: tuple[s
 
 
 @pytest.mark.parametrize("written", [KNOWN_FAILURES_FORMAT + 1, 0])
-def test_a_list_of_another_format_is_refused_with_both(tmp_path: Path, written: int) -> None:
+def test_a_list_of_another_format_is_refused_with_the_known_ones(tmp_path: Path, written: int) -> None:
     path = _write(tmp_path, f"format = {written}\n{GOOD}")
-    expected = f"known.toml: format is {written}, but this hicache reads {KNOWN_FAILURES_FORMAT}: .* docs/adapters.md"
+    expected = f"known.toml: format is {written}, but this hicache reads 1 and 2: .* docs/adapters.md"
     with pytest.raises(ConfigurationError, match=expected):
         read_known_failures(path)
 
@@ -107,6 +155,67 @@ def test_a_list_that_states_no_format_is_of_format_1(tmp_path: Path) -> None:
     unstated = [str(one) for one in read_known_failures(_write(tmp_path, GOOD))]
     stated = [str(one) for one in read_known_failures(_write(tmp_path, f"format = 1\n{GOOD}"))]
     assert stated == unstated, f"expected the same entries with `format = 1` and without, got {stated}, {unstated}"
+
+
+RENAMES = {
+    "conformance/test_old.py::test_split": "conformance/test_lock.py::test_split",
+    "properties/test_old.py::test_host[*/lru]": "conformance/test_lock.py::test_tiers[host-*/lru]",
+}
+
+LISTED_BEFORE = {
+    "a function": ("conformance/test_old.py::test_split", "conformance/test_lock.py::test_split"),
+    "with parameters": ("conformance/test_old.py::test_split[a*]", "conformance/test_lock.py::test_split[a*]"),
+    "all of its parameters": ("conformance/test_old.py::test_split*", "conformance/test_lock.py::test_split*"),
+    "the name begins like it": ("conformance/test_old.py::test_splits[a]", "conformance/test_old.py::test_splits[a]"),
+    "a pattern of names": ("conformance/test_old.py::test_s*", "conformance/test_old.py::test_s*"),
+    "another suite": (
+        "properties/test_old.py::test_host[full/lru]",
+        "conformance/test_lock.py::test_tiers[host-full/lru]",
+    ),
+    "a pattern there": ("properties/test_old.py::test_host[full*", "conformance/test_lock.py::test_tiers[host-full*"),
+    "all of it there": ("properties/test_old.py::test_host*", "conformance/test_lock.py::test_tiers[host-*/lru]"),
+    "another end": ("properties/test_old.py::test_host[a/lfu]", "properties/test_old.py::test_host[a/lfu]"),
+    "a clause": ("LOCK-3", "LOCK-3"),
+}
+"""Ids in a list, and what `known-failures --migrate` makes of them."""
+
+
+@pytest.mark.parametrize(("listed", "present"), LISTED_BEFORE.values(), ids=LISTED_BEFORE)
+def test_a_renamed_test_is_found_by_its_old_id(monkeypatch: pytest.MonkeyPatch, listed: str, present: str) -> None:
+    monkeypatch.setattr(renamed_tests, "RENAMED", RENAMES)
+    entry = _entry(listed)
+    assert entry.present_id == present, f"{listed}: expected {present}, got {entry.present_id}"
+    tests = ["split[a]", "tiers[host-full/lru]", "tiers[device-full/lru]", "tiers[host-a/lfu]"]
+    tests = [f"conformance/test_lock.py::test_{name}" for name in tests]
+    # The only pattern with * in the name of the test: it stays, and is found by the old id alone.
+    expected = [one for one in tests if _entry(present).covers(one, ())] or [tests[0]][: "test_s*" in listed]
+    found = [one for one in tests if entry.covers(one, ())]
+    assert found == expected, f"{listed}: expected to cover {expected}, got {found}"
+
+
+def test_a_run_names_the_new_id_of_a_listed_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        renamed_tests, "RENAMED", {"conformance/test_old.py::test_bad": "conformance/test_it.py::test_bad"}
+    )
+    write_suite(pytester, ONE_OF_TWO_FAILS)
+    result = _run_with(pytester, "conformance/test_old.py::test_bad[*]")
+    result.assert_outcomes(passed=1, xfailed=2)
+    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
+    told = "renamed known.toml: entry 1 (*): is conformance/test_it.py::test_bad[[]*] now; update the list: *"
+    result.stdout.fnmatch_lines([told])
+
+
+def test_the_table_that_ships_names_tests_that_there_are() -> None:
+    for old, new in read_renames(renamed_tests.TABLE).items():
+        for test, count in ((old, 0), (new, 1)):
+            file, _, name = test.partition("[")[0].partition("::")
+            source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
+            # Neither id may be the beginning of another test's: a pattern that ends with * would mean both.
+            found = source.count(f"def {name}")
+            assert found == count, (
+                f"{old} = {new}: expected {count} test of {file} that begins with {name}, got {found}"
+            )
+        assert new not in renamed_tests.RENAMED, f"{new} was renamed again: the row of {old} must name the last id"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -216,6 +216,8 @@ OF_OTHERS = (
     *unwritable("explain", "--svg", is_folder=False),
     *sources("known-failures", "RUN", "file", "binary.json", "list.json", "of_replay.json", folder="empty_folder"),
     *unwritable("known-failures run.json", "--output", is_folder=False),
+    *sources("known-failures", "--migrate", "file", "binary.json", "other.toml"),
+    Wrong("known-failures run.json", "--migrate", "beside a run", "other.toml", "either RUN"),
     Wrong("known-failures run.json", "--output", "it exists", "file"),
     *sources("report hits replay.json", "SECOND", "file", "list.json", "run.json", folder="empty_folder"),
     *(
