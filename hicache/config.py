@@ -608,23 +608,27 @@ class CacheConfig:
             if component in self.components and component not in followed:
                 raise ConfigurationError(f"components has {component!r}, but no pool of the model follows it")
         for pool in model.pools:
-            if pool.follows.component in self.components:
-                self._check_division(pool)
             if self.page_size % pool.tokens_per_entry:
                 raise ConfigurationError(
                     f"page_size={self.page_size} is not a multiple of tokens_per_entry={pool.tokens_per_entry} "
                     f"of pool {pool.name!r}"
                 )
 
-    def _check_division(self, pool: PoolShape) -> None:
-        """Tensor-parallel ranks divide one axis of a buffer."""
+    def require_divisible(self) -> None:
+        """Raise ConfigurationError if tensor-parallel ranks cannot divide the pools of these components.
+
+        A configuration can also describe the share of one rank, which is not divided again, so only those who divide
+        the pools ask for it.
+        """
         size = self.topology.tp_size
-        for buffer in pool.buffers:
-            if buffer.tp_axis is not None and buffer.shape[buffer.tp_axis] % size:
-                raise ConfigurationError(
-                    f"axis {buffer.tp_axis} of {pool.name}.{buffer.name} {buffer.shape} cannot be divided over "
-                    f"tp_size={size}"
-                )
+        of_model = () if self.model is None else self.model.pools
+        for pool in (pool for pool in of_model if pool.follows.component in self.components):
+            for buffer in pool.buffers:
+                if buffer.tp_axis is not None and buffer.shape[buffer.tp_axis] % size:
+                    raise ConfigurationError(
+                        f"axis {buffer.tp_axis} of {pool.name}.{buffer.name} {buffer.shape} cannot be divided over "
+                        f"tp_size={size}"
+                    )
 
     @property
     def io_backend(self) -> IoBackend:

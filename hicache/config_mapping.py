@@ -35,16 +35,22 @@ def read_config(source: str | Path | Mapping[str, Any]) -> CacheConfig:
     value, for an unknown key, with the nearest known one, and for a value that cannot be served.
     """
     if isinstance(source, Mapping):
-        config = _build(CacheConfig, source, "")
+        config = _built(source)
     else:
         table = read_table(source)
         try:
-            config = _build(CacheConfig, table, "")
+            config = _built(table)
         except ConfigurationError as error:
             raise ConfigurationError(f"{name_of_source(source)}: {error}") from error
     host = config.host
     if host is not None and (host.write_policy, host.selective_hits) == (SELECTIVE, DEFAULT_BEFORE):
         warn_of_selective_hits()
+    return config
+
+
+def _built(table: Mapping[str, Any]) -> CacheConfig:
+    config = _build(CacheConfig, table, "")
+    config.require_divisible()
     return config
 
 

@@ -14,12 +14,13 @@ from hicache.pools.buffers import BufferSpec, PoolSpec
 def pool_specs(config: CacheConfig) -> dict[str, PoolSpec]:
     """The pools of a configuration on one rank; none without a model.
 
-    Pools of components that the cache does not have are left out. Raises ConfigurationError for a dtype that this
-    release of torch does not have.
+    Pools of components that the cache does not have are left out. Raises ConfigurationError when the ranks cannot share
+    the model, and for a dtype that this release of torch does not have.
     """
     model = config.model
     if model is None:
         return {}
+    config.require_divisible()
     return {pool.name: _spec(config, pool) for pool in model.pools if pool.follows.component in config.components}
 
 
