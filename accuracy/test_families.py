@@ -12,7 +12,7 @@ import torch
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.plugin.devices import missing_device
+from hicache.testing.devices import missing_device
 from hicache.types import Component, Tier, Tokens
 
 from .answers import MORE_SEED, MORE_TOKENS, Answer, ask, check_close, check_exact, compute_rest, library_logits, prompt

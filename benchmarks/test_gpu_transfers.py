@@ -9,8 +9,8 @@ import torch
 
 from hicache.config import ExecutorKind, Layout
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.devices import missing_device
 from hicache.testing.load import moved
-from hicache.testing.plugin.devices import missing_device
 
 from .conftest import MeasureBeside
 from .prompt_transfer import WIDE_MODEL, LayoutPair, PromptTransfer

@@ -11,8 +11,8 @@ import pytest
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.configurations import Kind
+from hicache.testing.devices import missing_device
 from hicache.testing.hybrid_model import reshaped
-from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.selection import configurations_of
 from hicache.testing.ranks.world import Mesh
 from hicache.types import Component, StopPolicy

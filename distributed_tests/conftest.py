@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.plugin.devices import gpu_count
-from hicache.testing.plugin.options import QUICK
-from hicache.testing.plugin.profiles import use_profiles_in
+from hicache.testing.devices import gpu_count
+from hicache.testing.plugin.options import QUICK, use_profiles_in
 from hicache.testing.plugin.selection import subject_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import Mesh

@@ -12,7 +12,7 @@ from hicache.testing import CacheContract
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.dictionary import DictionaryAdapter
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.own_drivers import OpenDriver
+from hicache.testing.plugin.fixtures import OpenDriver
 
 ADAPTER = DictionaryAdapter
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.plugin.evidence import recorded
+from hicache.testing.plugin.failures import recorded
 from hicache.testing.plugin.fixtures import pytest_generate_tests
-from hicache.testing.plugin.profiles import use_profiles_in
+from hicache.testing.plugin.options import use_profiles_in
 from hicache.testing.plugin.selection import subject_of
 
 __all__ = ["pytest_generate_tests"]

@@ -12,8 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.devices import missing_device
 from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS
-from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.plugin.own_drivers import OpenDriver
+from hicache.testing.plugin.fixtures import OpenDriver
 from hicache.types import Component, Pool
 
 from .small_caches import fixed_config

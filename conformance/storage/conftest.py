@@ -7,8 +7,8 @@ import pytest
 from hicache.storage.hf3fs import service
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.routes import Reply, reply
-from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
-from hicache.testing.plugin.fixtures import adapter_type
+from hicache.testing.plugin.fixtures import adapter_type, place, store, writers
+from hicache.testing.plugin.fixtures import parametrize_backends as pytest_generate_tests
 from hicache.testing.storage.subject import Place
 
 from .metadata import Metadata

@@ -19,8 +19,8 @@ from hicache.cli.progress_lines import progress_lines
 from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
+from hicache.testing.devices import missing_device
 from hicache.testing.imports import without_collection
-from hicache.testing.plugin.devices import missing_device
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.report.run import counted
 from hicache.testing.requirements import unsupported_transformers

@@ -79,7 +79,7 @@ def _write(run: Path, output: Path) -> None:
 
 def entries(executions: Sequence[Execution]) -> Iterator[str]:
     """The lines of the entries of what failed in a run and can be listed, the most frequent cause first."""
-    from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
+    from hicache.testing.plugin.failures import CRASHED, FLAKY, OUTDATED
     from hicache.testing.plugin.known_failures import suite_in, test_ids
     from hicache.testing.report.run import Outcome
 

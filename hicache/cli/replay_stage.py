@@ -17,7 +17,7 @@ from hicache.cli.program import program
 from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.baseline import Baseline, read_baseline
-from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.failures import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, judged, read_known_failures
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.processes import end_if_forked

@@ -22,7 +22,7 @@ from hicache.cli.stage import MEASURES, Progress, Stage, StageResult, SuiteStage
 from hicache.cli.verify import listed_failures
 from hicache.errors import InvariantError
 from hicache.storage.registry import backend_class
-from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.failures import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, judged
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
 from hicache.testing.plugin.versions import VERSIONS

@@ -9,8 +9,8 @@ from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import INTERFACE_VERSION, CacheAdapter, Capability
+from hicache.testing.devices import missing_device
 from hicache.testing.imports import without_collection
-from hicache.testing.plugin.devices import missing_device
 
 OF_THREADS = frozenset({Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD})
 """What an adapter declares for copies by threads alone: on a GPU streams copy, and no test steps or holds them."""

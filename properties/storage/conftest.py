@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hicache.testing.plugin.backends import pytest_generate_tests
+from hicache.testing.plugin.fixtures import parametrize_backends as pytest_generate_tests
 
 __all__ = ["pytest_generate_tests"]

@@ -1,27 +1,42 @@
-"""What a suite's conftest.py imports: the fixtures that open a cache, the hook behind `config`, Hypothesis' profiles.
+"""The fixtures that open a cache or a storage backend, and the hooks that parametrize the tests which use them.
 
-`config` is a parameter, not a fixture: a test that uses it, or `adapter`, or `driver`, runs once for each
-configuration that its clauses and its `@clause` select.
+A suite's conftest.py imports them. `config` and `backend` are parameters, not fixtures. A test that uses `config`,
+`adapter` or `driver` runs once for each configuration that its clauses and its `@clause` select; one that uses
+`backend`, `place` or `store` once for each backend of the run. `hicache_driver` is for a project's own tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.configurations import ON_MODEL
+from hicache.testing.devices import missing_device
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.devices import missing_device
-from hicache.testing.plugin.evidence import recorded
-from hicache.testing.plugin.selection import Selection, own_adapter, select, subject_of
-from hicache.testing.plugin.stash import FINAL_CHECK
-from hicache.testing.plugin.tags import OPERATIONS, suite_of
+from hicache.testing.plugin.failures import recorded
+from hicache.testing.plugin.items import FINAL_CHECK
+from hicache.testing.plugin.options import BACKEND, adapter_path
+from hicache.testing.plugin.selection import (
+    Selection,
+    adapter_of,
+    backends_of,
+    configurations_of,
+    own_adapter,
+    select,
+    subject_of,
+)
+from hicache.testing.plugin.tags import OPERATIONS, named_subject, suite_of
+from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.scripted import store_of
+from hicache.testing.storage.subject import BackendSubject, Place
+from hicache.testing.storage.writers import Writers
 
-__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
+__all__ = ["adapter", "adapter_type", "driver", "place", "pytest_generate_tests", "store", "writers"]
 
 
 @pytest.fixture(scope="session")
@@ -96,3 +111,68 @@ def _marks(adapter: type[CacheAdapter], config: CacheConfig) -> list[pytest.Mark
 def _on_model(adapter: type[CacheAdapter], config: CacheConfig) -> type[CacheAdapter] | None:
     """The class that opens a configuration on a model of CUDA, where its device is missing."""
     return adapter.on_model(0) if config.name in ON_MODEL and missing_device(config.device) else None
+
+
+OpenDriver = Callable[..., Driver]
+"""Called with an adapter's class and a configuration; both may be left out."""
+
+
+def own_drivers(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
+    """What the fixture does. Everything that it opens is checked at the end of the test, and closed after it."""
+    drivers: list[Driver] = []
+
+    def check() -> None:
+        for driver in drivers:
+            driver.check()
+
+    with ExitStack() as opened:
+
+        def open_driver(adapter: type[CacheAdapter] | None = None, config: CacheConfig | None = None) -> Driver:
+            kind = adapter or adapter_of(request.node)
+            if adapter is not None:
+                request.node.user_properties.append(named_subject(adapter))
+            chosen = config or configurations_of(kind, quick=True)[0]
+            cache = opened.enter_context(contextmanager(open_cache)(kind.delayed(), chosen))
+            driver = opened.enter_context(contextmanager(drive)(cache, chosen, request))
+            drivers.append(driver)
+            request.node.stash[FINAL_CHECK] = check
+            return driver
+
+        yield open_driver
+
+
+@pytest.fixture
+def place(backend: BackendSubject, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for the backend. Everything opened in it is closed after the test."""
+    with closing(Place(backend, tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(place: Place, record_property: Callable[[str, object], None]) -> Iterator[StorageDriver]:
+    """A driver of one instance of the backend in that place."""
+    driver = StorageDriver(place)
+    yield driver
+    record_property(OPERATIONS, driver.operations)
+
+
+@pytest.fixture(scope="session")
+def writers() -> Iterator[Writers]:
+    """Other processes that write to a backend."""
+    opened = Writers()
+    yield opened
+    opened.close()
+
+
+def parametrize_backends(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test over the backends of the run; one with `metadata` only over those with that service."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    subjects = backends_of(metafunc.config)
+    adapter = adapter_path(metafunc.config)
+    reason = f"this run verifies {adapter}; give {BACKEND.flag} to verify a storage backend"
+    if subjects and "metadata" in metafunc.fixturenames:
+        reason = f"{', '.join(subject.name for subject in subjects)}: no option names a metadata service"
+        subjects = tuple(subject for subject in subjects if subject.asks_metadata)
+    none = pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))
+    metafunc.parametrize("backend", [pytest.param(subject, id=subject.name) for subject in subjects] or [none])

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from hicache.testing.plugin.ids import make_ids_plain
-from hicache.testing.plugin.options import OPTIONS, add_options
-from hicache.testing.plugin.profiles import PROFILES, has_searches, register_profiles, suite_profile
-from hicache.testing.plugin.stash import FINAL_CHECK, KNOWN_FAILURE, STARTED_BEFORE
+from hicache.testing.plugin.items import FINAL_CHECK, KNOWN_FAILURE, STARTED_BEFORE, make_ids_plain
+from hicache.testing.plugin.options import (
+    OPTIONS,
+    PROFILES,
+    add_options,
+    has_searches,
+    register_profiles,
+    suite_profile,
+)
 from hicache.testing.plugin.tags import CLAUSE_ID, COLLECTIVES, PROCESSES, SUITES, Tags, has_driver, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
-    from hicache.testing.plugin.own_drivers import OpenDriver
+    from hicache.testing.plugin.fixtures import OpenDriver
     from hicache.testing.plugin.session import SuiteSession
 
 _PROFILE_OPTION = "--hypothesis-profile"
@@ -68,7 +73,7 @@ def hicache_driver(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
     the class, or of the run; without a configuration the first one of the adapter. May be called more than once.
     """
     require_kit()
-    from hicache.testing.plugin.own_drivers import own_drivers
+    from hicache.testing.plugin.fixtures import own_drivers
 
     plugin: Any = request.config.pluginmanager.get_plugin(_PLUGIN)
     plugin.include(request.node)
@@ -175,7 +180,7 @@ class SuitePlugin:
         """Remember the process in which a test begins: pytest-forked begins each one in another."""
         self._process = os.getpid()
         if self._session is not None:
-            from hicache.testing.plugin.evidence import CALLED
+            from hicache.testing.plugin.failures import CALLED
 
             CALLED.forget()
 
@@ -209,17 +214,17 @@ class SuitePlugin:
         return report if tags is None else _without_secrets(report, item.config)
 
     def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
-        from hicache.testing.plugin.session import excuse, explain, forgive, outdate, shown
+        from hicache.testing.plugin.journal import explain, mark_failed_before, mark_known, mark_obsolete, shown
 
         if call.excinfo is not None:
             explain(report, call.excinfo.value, tags.clauses)
         if report.failed and KNOWN_FAILURE in item.stash and _passed_anyway(report):
-            outdate(report, item.stash[KNOWN_FAILURE])
+            mark_obsolete(report, item.stash[KNOWN_FAILURE])
         elif report.failed:
             report.sections.extend(shown(report))
             report.sections.append(("replay", tags.replay))
-            forgive(report, self.session().known)
-            excuse(report, self.session().baseline)
+            mark_known(report, self.session().known)
+            mark_failed_before(report, self.session().baseline)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the reports of the suites' tests, including those that workers send."""
@@ -321,7 +326,7 @@ def _hidden_frames(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractCo
     """Hide the frames of the kit in the report of a failed test that has tags."""
     if call.excinfo is None or read_tags(item.user_properties) is None:
         return nullcontext()
-    from hicache.testing.plugin.frames import hidden_frames, shows_all
+    from hicache.testing.plugin.failures import hidden_frames, shows_all
 
     if shows_all(item.config):
         return nullcontext()

@@ -13,7 +13,7 @@ from typing import Any
 
 from hicache.config import read_table
 from hicache.testing.contract import CONTRACT
-from hicache.testing.plugin.causes import OUTDATED
+from hicache.testing.plugin.failures import OUTDATED
 from hicache.testing.plugin.renamed_tests import ids_of, new_id
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import Fields

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import (
     OF_NAME,
@@ -19,10 +20,12 @@ from hicache.testing.configurations import (
     quick_configurations,
     standard_configurations,
 )
-from hicache.testing.contract import CONTRACT, Checks
+from hicache.testing.contract import CONTRACT, Checks, Clause
 from hicache.testing.geometry import geometry_of
 from hicache.testing.load import load_adapter
-from hicache.testing.plugin.options import ADAPTER, QUICK, adapter_path
+from hicache.testing.plugin.options import ADAPTER, BACKEND, BACKEND_CONFIG, DEFAULT_ADAPTER, QUICK, adapter_path
+from hicache.testing.report.run import Execution
+from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, read_subject
 
 OF_CONFIGURATIONS = frozenset(
     {
@@ -225,3 +228,27 @@ def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
     if checks.prefetch_threshold:
         words.append("a threshold for prefetches")
     return ", ".join([*words, f"policy {' or '.join(sorted(policy.value for policy in checks.policies))}"])
+
+
+def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
+    """The backend given by --hicache-backend, or those that ship; none when the run verifies another adapter's cache.
+
+    Raises UsageError for a backend that cannot be found, and for options that cannot be read.
+    """
+    name, options = BACKEND.text(config), BACKEND_CONFIG.text(config)
+    if name is None and options is not None:
+        raise pytest.UsageError(f"{BACKEND_CONFIG.source(config)} is given without {BACKEND.flag}")
+    if name is None:
+        return SHIPPED if adapter_path(config) == DEFAULT_ADAPTER else ()
+    include_this_folder()
+    try:
+        return (read_subject(name, options),)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"{BACKEND.source(config)}: {name}: {error}") from error
+
+
+def contract_of(config: pytest.Config, executions: Sequence[Execution]) -> Mapping[str, Clause]:
+    """The clauses that apply to the subject of a run: a backend's if only a backend was tested, or else all."""
+    is_about_backend = BACKEND.text(config) is not None
+    named = {clause_id for execution in executions for clause_id in execution.clauses}
+    return BACKEND_CLAUSES if is_about_backend and named <= BACKEND_CLAUSES.keys() else CONTRACT

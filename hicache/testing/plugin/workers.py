@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hicache.testing.plugin.causes import CRASHED, TIMED_OUT, to_property
-from hicache.testing.plugin.doing import DOING, read_doing
+from hicache.testing.plugin.failures import CRASHED, DOING, TIMED_OUT, read_doing, to_property
 
 _FOLDER = "hicache_doing"
 

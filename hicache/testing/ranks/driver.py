@@ -7,7 +7,7 @@ from dataclasses import replace
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.evidence import recorded
+from hicache.testing.plugin.failures import recorded
 from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of

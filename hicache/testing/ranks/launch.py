@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from hicache.testing.plugin.doing import read_doing
+from hicache.testing.plugin.failures import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.ranks import preloaded
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError

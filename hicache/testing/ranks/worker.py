@@ -20,10 +20,7 @@ from torch import distributed
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
-from hicache.testing.plugin.causes import causes_of
-from hicache.testing.plugin.doing import DOING
-from hicache.testing.plugin.evidence import CALLED, evidence
-from hicache.testing.plugin.frames import format_visible
+from hicache.testing.plugin.failures import CALLED, DOING, causes_of, evidence, format_visible
 from hicache.testing.processes import end_if_forked, end_running_children, left_threads
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles

@@ -14,9 +14,9 @@ from time import perf_counter
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.errors import ConfigurationError, InvariantError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.devices import missing_device
 from hicache.testing.driving.pools import pools_of
-from hicache.testing.plugin.causes import causes_of
-from hicache.testing.plugin.devices import missing_device
+from hicache.testing.plugin.failures import causes_of
 from hicache.testing.replay.audit import Audit
 from hicache.testing.replay.configuration import (
     NEVER,

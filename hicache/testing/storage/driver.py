@@ -11,7 +11,7 @@ import numpy as np
 
 from hicache.errors import InvariantError
 from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
-from hicache.testing.plugin.evidence import record_call
+from hicache.testing.plugin.failures import record_call
 from hicache.testing.storage.model import Need, StorageModel
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 from hicache.testing.storage.room import has_room, skip_for_room

@@ -18,8 +18,7 @@ from hicache.testing.cache_contract import _tests
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.load import load_adapter
-from hicache.testing.plugin.options import OPTIONS
-from hicache.testing.plugin.profiles import PROFILES
+from hicache.testing.plugin.options import OPTIONS, PROFILES
 from hicache.testing.plugin.selection import undeclared
 from hicache.testing.report import Outcome
 from hicache.testing.report.coverage import LevelResult, Verdict, coverage

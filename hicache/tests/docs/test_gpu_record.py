@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hicache.testing.plugin import commit as commit_module
-from hicache.testing.plugin import devices
+from hicache.testing import devices
+from hicache.testing.plugin import session
 from hicache.testing.report import Outcome, RunRecord, read_run, write_run
 from hicache.testing.report.gpu import DRIVER, GPU
 from hicache.testing.report.run import COMMIT, Evidence
@@ -86,16 +86,16 @@ def test_the_driver_is_the_one_that_the_kernel_has_loaded(
 
 
 def test_a_checkout_says_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_module, "ROOT", tmp_path)
-    assert not commit_module.commit(), "expected no commit outside of a checkout"
+    monkeypatch.setattr(session, "ROOT", tmp_path)
+    assert not session.commit(), "expected no commit outside of a checkout"
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
-    found = commit_module.commit()
+    found = session.commit()
     assert re.fullmatch("[0-9a-f]{40}", found), f"expected a full commit, got {found!r}"
     (tmp_path / "file").touch()
     subprocess.run([*git, "add", "file"], check=True)
-    assert commit_module.commit() == f"{found}-dirty", f"got {commit_module.commit()!r}"
+    assert session.commit() == f"{found}-dirty", f"got {session.commit()!r}"
 
 
 @pytest.mark.parametrize(

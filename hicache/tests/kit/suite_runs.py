@@ -16,7 +16,7 @@ from hypothesis import stateful
 from hicache.storage.hf3fs import backend
 from hicache.testing import process_starts
 from hicache.testing.caches import reference
-from hicache.testing.plugin import backends, fixtures, known_failures, session
+from hicache.testing.plugin import fixtures, journal, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 LOADED = (
     *(hypothesis, stateful, forkserver, popen_forkserver),
-    *(backend, backends, reference, fixtures, known_failures, misbehaving, process_starts, session),
+    *(backend, reference, fixtures, journal, known_failures, misbehaving, process_starts, session),
 )
 """Modules that a run imports. A run in this process would import them again, and unload them at its end.
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from hicache.testing.plugin.causes import FLAKY, TIMED_OUT
+from hicache.testing.plugin.failures import FLAKY, TIMED_OUT
 from hicache.testing.report import Outcome, RunRecord, read_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, write_suite
 

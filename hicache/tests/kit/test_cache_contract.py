@@ -10,11 +10,10 @@ import pytest
 from hicache.testing import cache_contract
 from hicache.testing.cache_contract import CacheContract
 from hicache.testing.contract import CONTRACT
-from hicache.testing.plugin import own_drivers
 from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded
 
-IMPORTED = (cache_contract, own_drivers)
+IMPORTED = (cache_contract,)
 """Modules that a run imports, as in suite_runs."""
 
 HEAD = """

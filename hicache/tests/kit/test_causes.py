@@ -11,7 +11,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
-from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.failures import causes_of
 from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord
 from hicache.testing.report.matrix import Status, build_matrix, overview
 from hicache.testing.report.pages import render_html

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin import renamed_tests
-from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
+from hicache.testing.plugin.failures import CRASHED, FLAKY, OUTDATED
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import Execution, Outcome, write_run

@@ -38,8 +38,8 @@ from hicache.cli.verify_view import run_with_progress, show_results
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
+from hicache.testing.devices import missing_device
 from hicache.testing.levels import Level
-from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, read_run, write_run

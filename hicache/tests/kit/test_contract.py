@@ -10,7 +10,7 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import CONTRACT, TIERS, clause, load_contract
-from hicache.testing.plugin.gate import clauses_missing_in, clauses_named_in
+from hicache.tests.kit.named_clauses import clauses_missing_in, clauses_named_in
 from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {

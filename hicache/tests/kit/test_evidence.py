@@ -14,7 +14,7 @@ from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.evidence import MAX_STEPS, Handles, evidence, record_of, recorded, told
+from hicache.testing.plugin.failures import MAX_STEPS, Handles, evidence, record_of, recorded, told
 from hicache.testing.report import RunRecord, write_report
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.storage.driver import StorageDriver

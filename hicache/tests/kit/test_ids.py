@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hicache
-from hicache.testing.plugin.ids import plain_id
+from hicache.testing.plugin.items import plain_id
 from hicache.tests.kit.suite_runs import run, write_suite
 
 ROOT = Path(hicache.__file__).parent.parent

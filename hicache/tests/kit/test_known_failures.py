@@ -11,7 +11,7 @@ from hicache import engines
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin import renamed_tests
-from hicache.testing.plugin.causes import OUTDATED
+from hicache.testing.plugin.failures import OUTDATED
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
     KnownFailure,

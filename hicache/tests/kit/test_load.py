@@ -11,8 +11,8 @@ from hicache.testing import load
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.modelled import ModelledReference
 from hicache.testing.configurations import standard_configurations
+from hicache.testing.devices import missing_device
 from hicache.testing.load import load_adapter, moved
-from hicache.testing.plugin.devices import missing_device
 
 REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
 MODELLED = f"{ModelledReference.__module__}:{ModelledReference.__name__}"

@@ -14,7 +14,7 @@ from hicache.cli import stage as stage_module
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, SuiteStage, Verification
 from hicache.testing.caches.reference import ReferenceAdapter
-from hicache.testing.plugin.causes import FLAKY
+from hicache.testing.plugin.failures import FLAKY
 from hicache.testing.replay import ReplayOutcome, Sample, replay_sample
 from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit import misbehaving

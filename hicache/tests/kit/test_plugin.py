@@ -12,7 +12,7 @@ import torch
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
-from hicache.testing.plugin.devices import missing_device
+from hicache.testing.devices import missing_device
 from hicache.testing.report import Outcome
 from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.hosted_cache import FlatCache
@@ -361,7 +361,7 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
         def test_nothing_was_imported():
             found = {name for name in sys.modules if name.split(".")[0] in ("hicache", "numpy", "torch")}
             kit = "hicache.testing"
-            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "ids", "options", "profiles", "stash", "tags")}
+            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "items", "options", "tags")}
             assert found == {"hicache", kit, f"{kit}.plugin"} | loaded
         """
     )
@@ -371,7 +371,9 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
 
 
 REFERENCE = "hicache.testing.caches.reference:ReferenceAdapter"
-BACKEND_CONFTEST = "from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers"
+BACKEND_CONFTEST = """
+from hicache.testing.plugin.fixtures import parametrize_backends as pytest_generate_tests, place, store, writers
+"""
 OPTIONS = '{"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}'
 
 

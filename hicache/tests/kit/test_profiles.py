@@ -47,7 +47,7 @@ def test_search():
 
 CONFTEST = """
 from pathlib import Path
-from hicache.testing.plugin.profiles import use_profiles_in
+from hicache.testing.plugin.options import use_profiles_in
 
 use_profiles_in(Path(__file__).parent)
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hicache.testing.plugin.causes import FLAKY
+from hicache.testing.plugin.failures import FLAKY
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import run, run_recorded, write_suite
 

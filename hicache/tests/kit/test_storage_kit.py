@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.storage.base import usable_pages
-from hicache.testing.plugin.gate import clauses_named_in
 from hicache.testing.storage.faults import DAMAGES, DiskFaults, Found, find_page
 from hicache.testing.storage.model import StorageModel, usable
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
@@ -30,6 +29,7 @@ from hicache.testing.storage.subject import (
     read_subject,
 )
 from hicache.testing.stored import restorable_pages
+from hicache.tests.kit.named_clauses import clauses_named_in
 from hicache.types import HitPolicy, Pool
 
 

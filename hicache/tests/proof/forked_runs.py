@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 PRELOADED = (
     *("torch", "pytest", "_hypothesis_pytestplugin", "hypothesis.stateful", "multiprocessing.popen_forkserver"),
-    *(f"hicache.testing.plugin.{name}" for name in ("hooks", "backends", "fixtures", "known_failures", "session")),
+    *(f"hicache.testing.plugin.{name}" for name in ("hooks", "fixtures", "known_failures", "session")),
     *("hicache.testing.caches.reference", "hicache.testing.report", "hicache.testing.storage.misbehaving"),
     *("hicache.storage.hf3fs.backend", "conformance.conftest"),
 )

@@ -15,9 +15,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.causes import causes_of
-from hicache.testing.plugin.doing import MAX_OUTPUT
-from hicache.testing.plugin.evidence import recorded
+from hicache.testing.plugin.failures import MAX_OUTPUT, causes_of, recorded
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, SILENT, START_METHOD, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError

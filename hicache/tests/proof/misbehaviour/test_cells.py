@@ -10,7 +10,7 @@ import pytest
 from hicache.cli.stage import suite_folder
 from hicache.cli.verify import STAGES as STAGES_OF_VERIFY
 from hicache.testing.caches.reference import ReferenceAdapter
-from hicache.testing.plugin.evidence import VERBS
+from hicache.testing.plugin.failures import VERBS
 from hicache.tests.proof.misbehaviour.adapters import KINDS, OPEN
 from hicache.tests.proof.misbehaviour.cells import STAGES, TOLD, Cell, cells, run_cell
 

@@ -1,4 +1,4 @@
-"""Ids of tests that a shell takes unquoted: letters, digits and `_ . / : , = + % @ -`, in one pair of brackets."""
+"""Items: the ids that a shell takes unquoted, and the keys of what the plugin stores on a test."""
 
 from __future__ import annotations
 
@@ -71,3 +71,13 @@ def _of_value(found: object, value: object) -> object:
     if found is None and isinstance(text, str) and len(text) > _MAX_LENGTH:
         return None
     return plain_id(text) if isinstance(text, str) else found
+
+
+FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
+"""A check that runs after the test has passed; a failure of it fails the test."""
+
+STARTED_BEFORE = pytest.StashKey[int]()
+"""The number of processes that were started before the test."""
+
+KNOWN_FAILURE = pytest.StashKey[str]()
+"""The position of the entry that lists a test as a known failure."""

@@ -1,26 +1,96 @@
-"""Evidence of a failure: the verbs that a test called, the tree before and after the last, the adapter's frames.
+"""What is known of a failed test: the last calls and trees, the causes, and the frames that its traceback shows.
 
-The calls are recorded by a subclass of the adapter, so that what a test does beside the driver is recorded too.
+The calls are recorded by a subclass of the adapter, so that what a test does beside the driver is recorded too. The
+verb that a process is calling is also in a file, which outlives the process.
 """
 
 from __future__ import annotations
 
+import json
+import mmap
+import os
+import stat
+import sys
+import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
-from types import TracebackType
-from typing import Any
+from pathlib import Path
+from traceback import StackSummary, TracebackException, walk_tb
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.plugin.doing import DOING
+from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.tags import place_in_suite, suite_of
 from hicache.testing.report.run import Evidence, Step
 from hicache.testing.snapshot import BlockSnapshot, NodeView, Snapshot
+from hicache.testing.violation import ViolationError
 from hicache.types import SHARED, Key
+
+if TYPE_CHECKING:
+    import pytest
+
+MAX_OUTPUT = 50_000_000
+"""How much a test may print, in bytes: pytest keeps it in a file."""
+
+_POLL_S = 0.2
+_VERB = slice(0, 256)
+_REASON = slice(256, 512)
+
+
+class Doing:
+    """What one process does. It says nothing until a file is opened."""
+
+    def __init__(self) -> None:
+        self._map: mmap.mmap | None = None
+
+    def open(self, path: Path) -> None:
+        """Write to this file from now on, and end the process when a test prints too much."""
+        path.write_bytes(bytes(_REASON.stop))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        threading.Thread(target=self._watch, name="hicache-output", daemon=True).start()
+
+    def call(self, verb: str) -> None:
+        """Say which verb of the adapter is being called; empty for none."""
+        self._write(_VERB, verb)
+
+    def _write(self, place: slice, text: str) -> None:
+        if self._map is not None:
+            size = place.stop - place.start
+            self._map[place] = text.encode(errors="replace")[:size].ljust(size, b"\0")
+
+    def _watch(self) -> None:
+        never = threading.Event()
+        while not never.wait(_POLL_S):
+            printed = os.fstat(1)
+            if stat.S_ISREG(printed.st_mode) and printed.st_size > MAX_OUTPUT:
+                self._write(_REASON, f"more than {MAX_OUTPUT:,} characters of output")
+                os._exit(1)
+
+
+DOING = Doing()
+"""That of this process."""
+
+
+def read_doing(path: Path) -> tuple[str, str]:
+    """The verb that a process was calling when it ended, and the reason for which it was ended; each may be empty."""
+    if not path.exists():
+        return "", ""
+    known = path.read_bytes()
+    return _text(known[_VERB]), _text(known[_REASON])
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")
+
 
 VERBS = (
     *("allocate", "free", "match", "insert", "lock", "unlock", "evict", "reset", "step", "drain"),
@@ -121,7 +191,7 @@ def evidence(record: Record | None, raised: BaseException) -> Evidence:
         steps=() if record is None else tuple(_step(call, handles) for call in record.calls),
         before=_shown(before),
         after=_shown(after),
-        traceback="".join(_frames(raised.__traceback__)),
+        traceback="".join(_adapter_frames(raised.__traceback__)),
     )
 
 
@@ -295,10 +365,175 @@ def _held(tier: str, slots: Mapping[str, Any], locks: Mapping[str, int]) -> str:
     return f"{tier} {' '.join(names) or '-'}"
 
 
-def _frames(trace: TracebackType | None) -> Iterator[str]:
+def _adapter_frames(trace: TracebackType | None) -> Iterator[str]:
     """The frames from the first verb of the adapter on, without those of this module."""
     is_inside = False
     for frame, line in traceback.walk_tb(trace):
         is_inside |= isinstance(frame.f_locals.get("self"), CacheAdapter)
         if is_inside and frame.f_code.co_filename != RECORDER:
             yield from traceback.format_list(traceback.StackSummary.extract(iter([(frame, line)])))
+
+
+CAUSES = "hicache.causes"
+"""The report property with the causes of a failure, as JSON."""
+
+CRASHED = "the process of the test ended"
+"""The cause of a failure without an exception: the worker process died."""
+
+TIMED_OUT = "the test took too long"
+"""The cause of a failure by a time limit: pytest ends its process, and pytest-timeout ends it with pytest.fail()."""
+
+_TIMEOUT = "Timeout (>"
+"""The start of its message."""
+
+OUTDATED = "a known failure that passes"
+
+FLAKY = "flaky: a test that fails and passes"
+"""The cause of a failure that a repetition of the test, or of its example, did not show."""
+
+FAILED_BY_CALL = "Failed"
+"""The name of the exception of pytest.fail(). Help must come quickly, so pytest is not imported for it."""
+
+
+def causes_of(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
+    """The causes of a failure: ids of clauses, or for an error its type and the verb of the adapter that raised it.
+
+    What Hypothesis found to depend on more than the example is FLAKY. A law names its clause. An assertion of a test is
+    about the clauses that the test names, or about the one clause whose id begins its message; where neither names one,
+    it is an error. `clauses`: those that the test names.
+    """
+    if any(one.__name__ == "Flaky" and one.__module__ == "hypothesis.errors" for one in type(raised).__mro__):
+        return (FLAKY,)
+    return tuple(dict.fromkeys(cause for one in members(raised) for cause in _causes(one, clauses)))
+
+
+def members(raised: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group, or the exception itself."""
+    # The class is not named here because Python 3.10 has no ExceptionGroup.
+    for one in getattr(raised, "exceptions", (raised,)):
+        yield from members(one) if hasattr(one, "exceptions") else (one,)
+
+
+def to_property(causes: Iterable[str]) -> tuple[str, object]:
+    """The causes as a user property of a report, which worker processes can send."""
+    return CAUSES, json.dumps(list(causes))
+
+
+def read_causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:
+    """The causes in the user properties of a report."""
+    return tuple(cause for name, value in properties if name == CAUSES for cause in json.loads(str(value)))
+
+
+def _causes(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
+    chain = list(_chain(raised))
+    broken = tuple(one.clause for one in chain if isinstance(one, ViolationError))
+    if broken:
+        return broken[:1]
+    if found := getattr(raised, "causes", ()):
+        # The causes that the processes of ranks reported.
+        return tuple(found)
+    if type(raised).__qualname__ == FAILED_BY_CALL and str(raised).startswith(_TIMEOUT):
+        return (TIMED_OUT,)
+    if isinstance(raised, AssertionError) or type(raised).__qualname__ == FAILED_BY_CALL:
+        named = str(raised).partition(":")[0]
+        return (named,) if named in CONTRACT else tuple(clauses) or (_error(raised),)
+    return (_error(raised),)
+
+
+def _chain(raised: BaseException) -> Iterator[BaseException]:
+    """The exception, and those that it was raised from."""
+    one: BaseException | None = raised
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _error(raised: BaseException) -> str:
+    verbs = list(_verbs(raised.__traceback__))
+    return f"{type(raised).__name__} in {verbs[0]}" if verbs else f"{type(raised).__name__} in the test"
+
+
+def _verbs(traceback: TracebackType | None) -> Iterator[str]:
+    """The verbs of the adapter that were being called, the outermost first."""
+    while traceback is not None:
+        code, owner = traceback.tb_frame.f_code, traceback.tb_frame.f_locals.get("self")
+        if isinstance(owner, CacheAdapter) and code.co_filename != RECORDER:
+            yield f"{type(owner).__name__}.{code.co_name}"
+        traceback = traceback.tb_next
+
+
+_HIDE = "__tracebackhide__"
+"""pytest hides the frames of a module with this variable; if it is a function, those for which it returns True."""
+
+_KIT = "hicache.testing"
+_CACHES = tuple(f"{_KIT}.{name}" for name in ("adapter", "caches", "templates"))
+"""Modules of the kit whose frames are those of a cache."""
+
+
+def shows_all(config: pytest.Config) -> bool:
+    """Whether the user asked for all frames: by --full-trace, or by a style that is not the default one."""
+    return bool(config.getoption("fulltrace", False)) or config.getoption("tbstyle", "auto") in ("long", "native")
+
+
+@contextmanager
+def hidden_frames(raised: BaseException, test: Path, root: Path) -> Iterator[None]:
+    """Hide the frames of the kit, of the helper modules of the test's suite and of Hypothesis while a report is made.
+
+    `test`: the file of the test. `root`: the root folder of the run. An error that such a frame raised itself, other
+    than by a check, hides nothing.
+    """
+    suite = _suite_folder(test, root)
+
+    def hides(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
+        if excinfo is None:
+            return False
+        is_check = isinstance(excinfo.value, AssertionError) or type(excinfo.value).__qualname__ == FAILED_BY_CALL
+        *_, last = (frame for frame, _ in walk_tb(excinfo.value.__traceback__))
+        return is_check or not _is_of_kit(last, suite)
+
+    hidden = [one.f_globals for one in _frames(raised) if _is_of_kit(one, suite) and _HIDE not in one.f_globals]
+    for names in hidden:
+        names[_HIDE] = hides
+    try:
+        yield
+    finally:
+        for names in hidden:
+            names.pop(_HIDE, None)
+
+
+def format_visible(raised: BaseException) -> Iterator[str]:
+    """The traceback as text. Of a failed check, without the frames of the kit."""
+    told = TracebackException.from_exception(raised)
+    if isinstance(raised, AssertionError):
+        frames = zip(walk_tb(raised.__traceback__), told.stack, strict=True)
+        told.stack = StackSummary.from_list([line for (frame, _), line in frames if not _is_of_kit(frame, None)])
+    yield from told.format()
+
+
+def _suite_folder(test: Path, root: Path) -> Path | None:
+    """The folder of the suite that a test is in; None where it is in none."""
+    return test.parents[len(place_in_suite(test, root).parts) - 2] if suite_of(test, root) else None
+
+
+def _frames(raised: BaseException) -> Iterator[FrameType]:
+    """The frames of an exception, of the members of a group, and of what each was raised from."""
+    for member in members(raised):
+        one: BaseException | None = member
+        while one is not None:
+            yield from (frame for frame, _ in walk_tb(one.__traceback__))
+            one = one.__cause__ or one.__context__
+
+
+def _is_of_kit(frame: FrameType, suite: Path | None) -> bool:
+    return _is_kit_file(frame.f_code.co_filename, frame.f_globals.get("__name__", ""), suite)
+
+
+@cache
+def _is_kit_file(file: str, module: str, suite: Path | None) -> bool:
+    # By its file: the function that it makes of a test has no module.
+    search = getattr(sys.modules.get("hypothesis"), "__file__", None)
+    if search and Path(search).parent in Path(file).parents:
+        return True
+    if f"{module}.".startswith(f"{_KIT}."):
+        return not any(f"{module}.".startswith(f"{name}.") for name in _CACHES)
+    return suite is not None and suite in Path(file).parents and not Path(file).name.startswith("test_")
