@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hicache.config import WritePolicy
+from hicache.config import ExecutorKind, WritePolicy
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter, PageBytes
 from hicache.testing.caches.reference import ReferenceAdapter
+from hicache.testing.configurations import quick_configurations
 from hicache.testing.driving.driver import Driver
+from hicache.testing.snapshot import Snapshot
 from hicache.tests.kit.hosted_cache import FlatCache, HostedCache, Job, Part, Prefix, Ticket
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, tiny_config
 from hicache.types import (
@@ -475,6 +477,16 @@ class RunsAgain(HostedCache):
         return TransferPhase.QUEUED if ticket.phase is TransferPhase.DONE else ticket.phase
 
 
+class EndsTwice(HostedCache):
+    """`load_phase` reports a load that was done as failed when it is asked again."""
+
+    def load_phase(self, ticket: Ticket) -> TransferPhase:
+        phase = ticket.phase
+        if phase is TransferPhase.DONE:
+            ticket.phase = TransferPhase.FAILED
+        return phase
+
+
 class WaitsForNothing(HostedCache):
     """`drain` returns while transfers are in flight."""
 
@@ -603,6 +615,7 @@ HOST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (ClaimsNothing, load_once, "FLOW-4: claim of a load that is done: expected slots"),
     (LosesLoads, load_once, "FLOW-10: claim without an injected failure: expected 4 slots"),
     (RunsAgain, load_step_by_step, "FLOW-4: a load that was running: expected a later phase"),
+    (EndsTwice, load_step_by_step, "FLOW-4: a load that was done: expected a later phase, and one end, got failed"),
     (WaitsForNothing, drain, "FLOW-4: drain: expected nothing in flight"),
     (ResetsTheTreeAlone, reset_in_flight, "EVICT-9: reset: expected nothing cached and nothing in flight"),
 ]
@@ -623,3 +636,26 @@ HOST_VERBS = dict.fromkeys(verbs for _, verbs, _ in HOST_DEFECTS if verbs is not
 @pytest.mark.parametrize("verbs", HOST_VERBS)
 def test_a_cache_without_a_defect_passes(verbs: Verbs) -> None:
     verbs(Driver(HostedCache(HOST_CONFIG), HOST_CONFIG))
+
+
+class MarksAll(ReferenceAdapter):
+    """`snapshot` reports each node as stored, though nothing was written."""
+
+    def snapshot(self) -> Snapshot:
+        taken = super().snapshot()
+        assert taken.storage is not None, "the configuration has storage"
+        every = tuple(frozenset(node.slots) for node in taken.nodes)
+        return replace(taken, storage=replace(taken.storage, persisted=every))
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["idle", "beside-a-request"])
+def test_a_page_that_is_marked_and_not_stored_is_found(runs: bool) -> None:
+    names = quick_configurations(ReferenceAdapter.capabilities)
+    config = next(one for one in names if one.storage is not None and one.storage.executor is ExecutorKind.STEPPED)
+    driver = Driver(MarksAll(config), config)
+    driver.check_every = 0
+    driver.put(driver.key(driver.prompt([1, 2])))
+    if runs:
+        driver.admit(driver.key(driver.prompt([3])))
+    with pytest.raises(AssertionError, match=r"FETCH-9: node 0 .*objects of kv in storage"):
+        driver.check()

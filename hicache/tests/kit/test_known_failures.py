@@ -326,6 +326,25 @@ def test_a_listed_test_may_fail_before_it_begins(pytester: pytest.Pytester) -> N
     _run_with(pytester, "MATCH-14").assert_outcomes(passed=1, xfailed=1)
 
 
+SEVERAL_CAUSES = """
+@clause("KEY-1")
+def test_bad():
+    error = AssertionError("of two ranks")
+    error.causes = ("LOCK-2", "LOCK-3")
+    raise error
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry_ids", "outcome"), [(["LOCK-2"], "failed"), (["LOCK-3"], "failed"), (["LOCK-2", "LOCK-3"], "xfailed")]
+)
+def test_each_cause_of_a_failure_must_be_listed(pytester: pytest.Pytester, entry_ids: list[str], outcome: str) -> None:
+    write_suite(pytester, SEVERAL_CAUSES)
+    # The id of the first entry, and whole entries after it.
+    result = _run_with(pytester, '"\nkind = "bug"\nreason = "we know"\nlink = ""\n[[failure]]\nid = "'.join(entry_ids))
+    result.assert_outcomes(**{outcome: 1})
+
+
 @pytest.mark.parametrize("entry_id", ["LOCK-2", "LOCK-7", "conformance/test_gone.py::*"])
 def test_an_entry_that_matches_nothing_fails(pytester: pytest.Pytester, entry_id: str) -> None:
     write_suite(pytester, ONE_OF_TWO_FAILS.replace("< 1", "> 0") + '\n@clause("LOCK-7")\ndef test_skipped(): ...\n')

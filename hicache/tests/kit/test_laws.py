@@ -108,6 +108,12 @@ def test_a_broken_tree_fails(name: str) -> None:
     fails(clause, words, sound(*nodes))
 
 
+def test_a_departure_allows_a_tree_to_the_cache_that_has_it_and_to_no_other() -> None:
+    clause, words, nodes = TREES["a negative count"]
+    check_laws(sound(*nodes), CONFIG, HELD, departures=frozenset({clause}))
+    fails(clause, words, sound(*nodes))
+
+
 @pytest.mark.parametrize(
     ("segments", "words"),
     [

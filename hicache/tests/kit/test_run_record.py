@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError
+from hicache.testing.levels import Level
 from hicache.testing.plugin.options import DEFAULT_ADAPTER
+from hicache.testing.plugin.workers import LEFT_THREADS, Workers
 from hicache.testing.report import Execution, Outcome, RunRecord, Versions, read_run, write_run
+from hicache.testing.report.run import levels_not_whole
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record, run, run_recorded, write_suite
 
 Change = Callable[[dict[str, Any]], object]
@@ -322,6 +325,23 @@ def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
     died = executions["test_dies"]
     assert (died.clauses, died.outcome) == (("POOL-4",), Outcome.FAILED), f"a worker that dies is a failure: {died}"
     assert "crashed while running" in died.reason, f"expected the crash as the reason, got {died.reason!r}"
+
+
+@pytest.mark.parametrize("order", [[["pump"], []], [[], ["pump"]]], ids=["first", "last"])
+def test_the_threads_of_each_worker_are_named(pytester: pytest.Pytester, order: list[list[str]]) -> None:
+    workers = Workers(pytester.parseconfig())
+    for threads in order:
+        workers.hear({LEFT_THREADS: threads})
+    assert workers.left_behind().endswith("left running: pump"), f"got {workers.left_behind()!r}"
+
+
+@pytest.mark.parametrize("narrowing", [("-k", "good"), ("-m", "clause"), ("--maxfail", "1"), ()], ids=" ".join)
+def test_a_narrowed_run_is_whole_for_no_level(pytester: pytest.Pytester, narrowing: tuple[str, ...]) -> None:
+    write_suite(
+        pytester, '@clause("KEY-1")\ndef test_good(): ...\n@clause("KEY-1")\ndef test_bad():\n    assert None, "no"\n'
+    )
+    left = levels_not_whole(run_recorded(pytester, *narrowing))
+    assert left == (frozenset(Level) if narrowing else frozenset()), f"{narrowing}: got {left}"
 
 
 def test_workers_alone_import_the_reference(pytester: pytest.Pytester) -> None:
