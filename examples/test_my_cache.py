@@ -1,7 +1,7 @@
 """Clauses of the contract among a project's own tests: a class for some clauses, and a driver for a test of its own.
 
 Run it with `pytest examples/test_my_cache.py`. Replace DictionaryAdapter by the adapter of your cache.
-docs/adapters.md has the methods of the driver, and what each of them checks.
+docs/reference/driver.md has the methods of the driver, and what each of them checks.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     if found.interface != INTERFACE_VERSION:
         raise ValueError(
             f"adapter {path!r} was written for interface {found.interface}, this hicache has interface "
-            f"{INTERFACE_VERSION}: see the section on versions in docs/adapters.md"
+            f"{INTERFACE_VERSION}: see docs/reference/versions.md"
         )
     if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
         raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")

@@ -136,8 +136,7 @@ def format_of(fields: Fields) -> int:
     if written not in _TABLES:
         raise fields.error(
             "format",
-            f"is {written}, but this hicache reads {' and '.join(map(str, _TABLES))}: see the section on versions in "
-            "docs/adapters.md",
+            f"is {written}, but this hicache reads {' and '.join(map(str, _TABLES))}: see docs/reference/versions.md",
         )
     return written
 

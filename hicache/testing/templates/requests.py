@@ -4,7 +4,7 @@ It runs unchanged, over a small cache of hashed blocks that stands in for yours.
 YOUR CACHE by calls to your cache, and run the suites after each change. Then delete the import of hicache's BlockCache.
 
 An adapter only translates. It must not correct the cache: where the cache deviates, the suites have to see it.
-The guide is docs/adapters.md in the repository of hicache.
+The guide is docs/guide/adapters.md in the repository of hicache.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ class MyAdapter(CacheAdapter):
     #             insert, lock, unlock, evict
     #
     # PAGED and NAMESPACES need no more than their names here: the stand-in has both. All others are in
-    # docs/adapters.md: SWA, MAMBA, INDEXER, HOST, STORAGE, RANKS and more.
+    # docs/reference/capabilities.md: SWA, MAMBA, INDEXER, HOST, STORAGE, RANKS and more.

@@ -4,7 +4,7 @@ It runs unchanged, over a small cache that stands in for yours. Replace the line
 calls to your cache, and run the suites after each change. Then delete the import of PrefixDictionary.
 
 An adapter only translates. It must not correct the cache: where the cache deviates, the suites have to see it.
-The guide is docs/adapters.md in the repository of hicache.
+The guide is docs/guide/adapters.md in the repository of hicache.
 """
 
 from __future__ import annotations
@@ -95,4 +95,4 @@ class MyAdapter(CacheAdapter):
     # REQUESTS    lookup, admit, extend,   requests over the cache: chunks, aborts, what an admission reserves
     #             checkpoint, finish, abort
     #
-    # All others are in docs/adapters.md: SWA, MAMBA, INDEXER, POLICIES, HOST, STORAGE, RANKS and more.
+    # All others are in docs/reference/capabilities.md: SWA, MAMBA, INDEXER, POLICIES, HOST, STORAGE, RANKS and more.

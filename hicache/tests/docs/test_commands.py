@@ -92,7 +92,7 @@ def unknown_words(words: list[str]) -> Iterator[str]:
     if program == "hicache":
         yield from _unknown_of_hicache(given)
     elif program == "make":
-        made = re.findall(r"^([\w./]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        made = re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         yield from (word for word in given if "=" not in word and word not in made)
     elif "--pyargs" in given or program == "pytest":
         known = {option.flag for option in OPTIONS}

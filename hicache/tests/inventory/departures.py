@@ -1,7 +1,4 @@
-"""What each departure of an adapter switches off, read from the source: the table in docs/adapters.md.
-
-`python -m hicache.tests.inventory.departures` writes the table anew.
-"""
+"""What each departure of an adapter switches off, read from the source, for the reference."""
 
 from __future__ import annotations
 
@@ -12,10 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hicache.tests.inventory.laws import CLAUSE, Function
-
-ROOT = Path(__file__).parents[3]
-DOCUMENT = ROOT / "docs" / "adapters.md"
-BEGIN, END = "<!-- departures: begin -->\n", "<!-- departures: end -->\n"
 
 LAWS = "hicache/testing/laws"
 """What is checked after each verb."""
@@ -69,7 +62,7 @@ def switched_comparisons(root: Path) -> Mapping[str, list[str]]:
     for where, owner, function in functions(root, READERS):
         for clause in sorted(_asked(function)):
             name = f"{owner}.{function.name}" if owner else function.name
-            found[clause].append(f"[`{name}`](../{where})")
+            found[clause].append(f"[`{name}`](../../{where})")
     return found
 
 
@@ -124,16 +117,3 @@ def _name(node: ast.expr) -> str:
 def _in_order(clause: str) -> tuple[str, int]:
     section, _, number = clause.partition("-")
     return section, int(number)
-
-
-def rewritten(text: str, table: str) -> str:
-    """The document with this table between its marks. Raises ValueError without the marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{DOCUMENT}: expected {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}{table}{END}{after}"
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(encoding="utf-8"), departures_table(ROOT)), encoding="utf-8")

@@ -146,7 +146,7 @@ def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, change: tuple[s
 @pytest.mark.parametrize("written", [KNOWN_FAILURES_FORMAT + 1, 0])
 def test_a_list_of_another_format_is_refused_with_the_known_ones(tmp_path: Path, written: int) -> None:
     path = _write(tmp_path, f"format = {written}\n{GOOD}")
-    expected = f"known.toml: format is {written}, but this hicache reads 1 and 2: .* docs/adapters.md"
+    expected = f"known.toml: format is {written}, but this hicache reads 1 and 2: .* docs/reference/versions.md"
     with pytest.raises(ConfigurationError, match=expected):
         read_known_failures(path)
 

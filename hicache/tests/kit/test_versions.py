@@ -22,7 +22,7 @@ from hicache.testing.report.pages import render_comparison
 from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, record, run_recorded, write_suite
 
-ADAPTERS = Path(__file__).parents[3] / "docs" / "adapters.md"
+NOTES = Path(__file__).parents[3] / "docs" / "reference" / "versions.md"
 
 OLD, NEW = Versions(interface=1, contract=1, known_failures=1), Versions(interface=3, contract=4, known_failures=5)
 
@@ -43,11 +43,11 @@ def made_with(versions: Versions, name: str = "test_one") -> RunRecord:
 )
 def test_each_version_has_its_note(table: str, version: int) -> None:
     head = re.escape(f"| {table} | what changed | what to do |")
-    rows = re.search(rf"^{head}\n\|[-|]+\|\n((?:\|.*\n)+)", ADAPTERS.read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows is not None, f"docs/adapters.md: no table of the versions of {table}"
+    rows = re.search(rf"^{head}\n\|[-|]+\|\n((?:\|.*\n)+)", NOTES.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows is not None, f"docs/reference/versions.md: no table of the versions of {table}"
     numbers = [row.split("|")[1].strip() for row in rows[1].splitlines()]
     found, expected = [number for number in numbers if number], [str(number) for number in range(version, 0, -1)]
-    assert found == expected, f"docs/adapters.md, {table}: expected a row for each of {expected}, got {found}"
+    assert found == expected, f"docs/reference/versions.md, {table}: expected a row for each of {expected}, got {found}"
 
 
 def test_a_run_has_the_versions_of_this_kit(pytester: pytest.Pytester) -> None:
