@@ -1,4 +1,4 @@
-"""The README and the index: the counts are those of the findings, the verdict is printed, all pages can be reached."""
+"""The README, the index and the path through the code: counts, the verdict, pages and files are those that exist."""
 
 from __future__ import annotations
 
@@ -109,3 +109,13 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert DOCS / "index.md" in {(ROOT / link).resolve() for link in re.findall(r"\]\(([^)#:]+)\)", README)}, (
         "README.md does not lead to the index"
     )
+
+
+def test_the_path_through_the_code_has_files_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    path = text.partition("## A path through the code\n")[2].partition("\n## ")[0]
+    device, _, prefetch = path.partition("**A prefetch in four files:**")
+    steps = [re.findall(r"^\d+\. `([\w/.]+)`: ", part, re.MULTILINE) for part in (device, prefetch)]
+    assert [len(part) for part in steps] == [9, 4], f"expected nine files and four, got {steps}"
+    missing = [name for part in steps for name in part if not (ROOT / name).is_file()]
+    assert not missing, f"docs/architecture.md: there are no files {missing}"
