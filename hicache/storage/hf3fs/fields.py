@@ -128,7 +128,7 @@ class Fields:
 
 
 def _pair(name: str, pair: Any) -> tuple[Any, Any]:
-    if not (isinstance(pair, list) and len(pair) == 2):  # noqa: PLR2004 - a pair
+    if not (isinstance(pair, (list, tuple)) and len(pair) == 2):  # noqa: PLR2004 - a pair
         _refuse(name, pair, "a list of pairs")
     return pair[0], pair[1]
 

@@ -22,19 +22,32 @@ class Reply(NamedTuple):
 
 DONE = Reply(204, None)
 
+_UNSTORED = 503
+
 Route = Callable[[Catalogue, str, Fields], Reply]
 """Serves one operation on a namespace of a rank."""
 
 
 def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
-    """The answer to one request: 4xx for an invalid request, 503 for a change that cannot be stored."""
+    """The answer to one request of a client. What cannot be stored is logged."""
     try:
-        fields = Fields.of_body(body)
-        requests = fields.requests if path == BATCH else None
+        found = answer(catalogue, path, Fields.of_body(body))
     except RefusalError as refusal:
         return Reply(refusal.status, {"detail": str(refusal)})
-    if requests is None:
+    for status, content in (found.content or {}).get("replies", [found]):
+        if status == _UNSTORED:
+            LOG.warning("metadata cannot be stored: %s", content["detail"])
+    return found
+
+
+def answer(catalogue: Catalogue, path: str, fields: Fields) -> Reply:
+    """The answer to a request, or to a batch: 4xx for an invalid request, 503 for a change that cannot be stored."""
+    if path != BATCH:
         return _reply(catalogue, path, fields)
+    try:
+        requests = fields.requests
+    except RefusalError as refusal:
+        return Reply(refusal.status, {"detail": str(refusal)})
     replies = [_reply(catalogue, *one) for one in requests]
     return Reply(200, {"replies": [[one.status, one.content or {}] for one in replies]})
 
@@ -47,8 +60,7 @@ def _reply(catalogue: Catalogue, path: str, fields: Fields) -> Reply:
     except NamespaceSizeError as error:
         return Reply(409, {"detail": str(error)})
     except OSError as error:
-        LOG.warning("metadata cannot be stored: %s", error)
-        return Reply(503, {"detail": f"the change cannot be stored: {error}"})
+        return Reply(_UNSTORED, {"detail": f"the change cannot be stored: {error}"})
 
 
 def _served(catalogue: Catalogue, path: str, fields: Fields) -> Reply:

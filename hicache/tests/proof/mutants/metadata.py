@@ -10,10 +10,10 @@ from typing import Any
 from hicache.storage.hf3fs import fields, service
 from hicache.storage.hf3fs.access import Access
 from hicache.storage.hf3fs.catalogue import Catalogue
-from hicache.storage.hf3fs.client import Content, MetadataClient
+from hicache.storage.hf3fs.client import MetadataClient
 from hicache.storage.hf3fs.fields import Fields, RefusalError
 from hicache.storage.hf3fs.journal import Journal
-from hicache.storage.hf3fs.metadata import Namespace
+from hicache.storage.hf3fs.metadata import Content, Namespace
 from hicache.storage.hf3fs.pages import Change, Pages, Reservation
 from hicache.storage.hf3fs.pool_files import PoolFiles
 from hicache.storage.keys import Shard

@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_written_is_an_operating_error(tmp_path: Path) -> 
         metadata.initialise([KV])
         with (
             full_disk(0),
-            pytest.raises(metadata_module.MetadataError, match=r"metadata file .*metadata\.json: .*disk"),
+            pytest.raises(metadata_module.MetadataError, match=r"503 .*metadata\.json: .*disk"),
         ):
             metadata.reserve({KV: ["a"]})
         assert metadata.reserve({KV: ["b"]})[KV].indices[0][0] is False, "STORE-12: it can be written again"
