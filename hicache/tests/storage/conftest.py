@@ -71,7 +71,9 @@ def open_in(tmp_path: Path) -> Iterator[Open]:
     opened: list[StorageBackend] = []
 
     def open_one(name: str, scope: str = SCOPE, **options: object) -> StorageBackend:
-        opened.append(open_backend(name, scope, {"root": str(tmp_path), **options}))
+        # Memory is one store for a test, as a folder is.
+        place = {"store": str(tmp_path)} if name == "memory" else {"root": str(tmp_path)}
+        opened.append(open_backend(name, scope, {**place, **options}))
         return opened[-1]
 
     yield open_one

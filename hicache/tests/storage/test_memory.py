@@ -29,42 +29,6 @@ def test_without_a_name_nothing_is_shared() -> None:
     assert MemoryStorage(SCOPE, {}).has(["a"]) == [False], "each instance has a store of its own"
 
 
-def test_the_least_recently_used_make_room() -> None:
-    backend = MemoryStorage(SCOPE, {"capacity_bytes": 2 * PAGE_BYTES})
-    put(backend, a=page(1), b=page(2))
-    take(backend, "a")
-    put(backend, c=page(3))
-    assert backend.has(["a", "b", "c"]) == [True, False, True], "STORE-8: b was used least recently"
-    stats = backend.stats()
-    assert (stats.objects, stats.object_bytes, stats.removed) == (2, 2 * PAGE_BYTES, 1), (
-        f"two of three are kept: {stats}"
-    )
-
-
-def test_a_batch_does_not_push_out_its_own_pages() -> None:
-    backend = MemoryStorage(SCOPE, {"capacity_bytes": 2 * PAGE_BYTES})
-    put(backend, a=page(1))
-    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: there is room for two"
-    assert backend.has(["a", "b", "c"]) == [True, True, False], "what was answered True is there"
-
-
-def test_what_no_capacity_can_hold_is_refused() -> None:
-    backend = MemoryStorage(SCOPE, {"capacity_bytes": PAGE_BYTES - 1})
-    put(backend, b=page(2, 1))
-    assert put(backend, a=page(1)) == [False], "STORE-8: a page is larger than the capacity"
-    assert backend.has(["b"]) == [True], "STORE-8: so nothing has to go"
-    assert backend.stats().refused == {"full": 1}, f"it is counted as full: {backend.stats()}"
-
-
-@pytest.mark.parametrize(("kept", "reason"), [(PAGE_BYTES - 1, "short"), (PAGE_BYTES + 1, "long")])
-def test_an_object_of_another_size_is_a_miss_and_goes(kept: int, reason: str) -> None:
-    backend = MemoryStorage(SCOPE, {})
-    put(backend, a=page(1, kept))
-    assert take(backend, "a") is None, f"STORE-3: an object of {kept} bytes is not a page of {PAGE_BYTES}"
-    assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
-    assert backend.has(["a"]) == [False], "it can be written anew"
-
-
 def test_a_count_mismatch_touches_nothing() -> None:
     backend, target = MemoryStorage(SCOPE, {}), bytearray(PAGE_BYTES)
     put(backend, a=page(1))

@@ -63,40 +63,11 @@ def test_objects_outlive_the_instance_in_one_file_for_each_size(open_in: Open, t
     assert slots_file(tmp_path, 4_096).exists(), "and pages of another size lie in another file"
 
 
-def test_an_object_that_is_there_is_kept(open_in: Open) -> None:
-    backend = open_in("slotfile", capacity_slots=4)
-    put(backend, a=page(1))
-    assert put(backend, a=page(2)) == [True], "STORE-5: there is an object under this key"
-    assert (backend.stats().written, backend.stats().present) == (1, 1), f"STORE-5: counted so: {backend.stats()}"
-    assert take(backend, "a") == page(1), "STORE-5: the old bytes"
-
-
 def test_a_key_twice_in_a_batch_takes_one_slot(open_in: Open) -> None:
     backend, source = open_in("slotfile", capacity_slots=2), [memoryview(page(1))]
     assert backend.set(["a", "a"], [source, source], ()) == [True, True], "STORE-5: the second finds the first"
     assert put(backend, b=page(2)) == [True], "the other slot is free again"
     assert backend.has(["a", "b"]) == [True, True], "STORE-8: so nothing had to go"
-
-
-def test_the_least_recently_used_make_room(open_in: Open) -> None:
-    backend = open_in("slotfile", capacity_slots=3)
-    put(backend, a=page(1), b=page(2), c=page(3))
-    take(backend, "a")
-    assert put(backend, d=page(4)) == [True], "STORE-8: the oldest makes room"
-    assert backend.has(list("abcd")) == [True, False, True, True], "STORE-8: b was used least recently"
-    put(backend, c=page(3))
-    assert put(backend, e=page(5), f=page(6)) == [True, True], "STORE-8: the two oldest make room"
-    assert backend.has(list("acdef")) == [False, True, False, True, True], "STORE-8: c was used by a set"
-    stats = backend.stats()
-    assert (stats.objects, stats.object_bytes, stats.removed) == (3, 3 * PAGE_BYTES, 3), f"three slots: {stats}"
-
-
-def test_a_batch_does_not_push_out_its_own_pages(open_in: Open) -> None:
-    backend = open_in("slotfile", capacity_slots=2)
-    put(backend, a=page(1))
-    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: there is room for two"
-    assert backend.has(["a", "b", "c"]) == [True, True, False], "what was answered True is there"
-    assert backend.stats().refused == {"full": 1}, f"counted with its reason: {backend.stats()}"
 
 
 def test_what_is_being_read_is_not_removed(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,15 +132,6 @@ def test_a_damaged_object_is_a_miss_and_goes(open_in: Open, tmp_path: Path, size
     assert backend.has(["a"]) == [False], "PF13: a damaged object is removed by the get that found it"
     assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"
     assert take(backend, "a") == page(2), "PF13: and read"
-
-
-@pytest.mark.parametrize(("size", "reason"), [(PAGE_BYTES + 1, "short"), (PAGE_BYTES - 1, "long")])
-def test_an_object_of_another_size_is_a_miss_and_goes(open_in: Open, size: int, reason: str) -> None:
-    backend = open_in("slotfile", capacity_slots=2)
-    put(backend, a=page(1), b=page(2))
-    assert take(backend, "a", size) is None, f"STORE-3: the object is not a page of {size} bytes"
-    assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
-    assert backend.has(["a", "b"]) == [False, True], "it can be written anew, and its neighbour stays"
 
 
 def test_one_damaged_page_spoils_no_other_of_its_batch(open_in: Open, tmp_path: Path) -> None:
@@ -241,16 +203,6 @@ def test_a_full_disk_makes_the_oldest_go(open_in: Open, monkeypatch: pytest.Monk
     assert backend.has([keys[0], keys[1], "a"]) == [False, True, True], "STORE-8: the oldest"
 
 
-def test_clear_removes_this_scope_alone(open_in: Open) -> None:
-    mine, theirs = open_in("slotfile", capacity_slots=2), open_in("slotfile", "other-1", capacity_slots=2)
-    for backend in (mine, theirs):
-        put(backend, a=page(1), b=page(2))
-    assert mine.clear(), "all can be removed"
-    assert (mine.has(["a", "b"]), mine.stats().objects) == ([False, False], 0), "STORE-7: nothing is left"
-    assert (take(theirs, "a"), theirs.stats().objects) == (page(1), 2), "STORE-7: another scope is untouched"
-    assert put(mine, c=page(3), d=page(4)) == [True, True], "and all slots are free"
-
-
 def test_an_index_whose_head_is_zeros_is_made_anew(open_in: Open, tmp_path: Path) -> None:
     backend = open_in("slotfile", capacity_slots=8)
     put(backend, a=page(1))
@@ -319,21 +271,6 @@ def test_a_folder_that_is_gone_can_be_closed(open_in: Open, tmp_path: Path) -> N
     shutil.rmtree(tmp_path / SCOPE)
     backend.close()
     assert backend.has(["a"]) == [False], "it is closed"
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "'capacity_slots': got nothing"),
-        ({"capacity_slots": True}, "'capacity_slots': got True (bool)"),
-        ({"capacity_slots": 1, "verify": 0}, "'verify': got 0 (int)"),
-        ({"capacity_slots": 1, "root": ""}, "'root': got '' (str)"),
-    ],
-)
-def test_options_that_cannot_be_are_named(open_in: Open, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        open_in("slotfile", **options)
-    assert said in str(raised.value), f"CONF-4: expected {said!r} in {raised.value}"
 
 
 # Whether objects exist: what a transaction that did not end has changed is not visible.
