@@ -1,7 +1,7 @@
 """The conformance suite on several releases of an engine, side by side: `python -m hicache.engines.releases`.
 
 Each release is installed without what it depends on, into a folder of its own; the environment of this process has
-the rest, which `adapters/requirements` names. `tox -e releases -- sglang` makes that environment, and runs this.
+the rest, which `engines/requirements` names. `tox -e releases -- sglang` makes that environment, and runs this.
 """
 
 from __future__ import annotations
@@ -15,34 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hicache.engines.runs import ROOT, read_runs
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Outcome, RunRecord, read_run, write_comparison
 from hicache.testing.report.comparison import compare
 
-ROOT = Path(__file__).parents[2]
-
-ADAPTERS: Mapping[str, Mapping[str, str]] = {
-    "sglang": {
-        "0.5.13.post1": "Sglang0513",
-        "0.5.14": "Sglang0514",
-        "0.5.15.post1": "Sglang0515",
-        "0.5.16": "Sglang0516",
-        "0.5.17": "Sglang0517",
-        "0.5.18": "Sglang0518",
-        "0.5.19": "Sglang0519",
-        "0.5.20": "Sglang0520",
-        "0.5.21": "Sglang0521",
-        "0.5.22": "Sglang0522",
-        "0.5.23": "Sglang0523Python",
-    },
-    "vllm": {
-        "0.29.0": "Vllm0290",
-        "0.30.0": "Vllm0300",
-        "0.31.0": "Vllm0310",
-        "0.32.0": "Vllm0320",
-        "0.33.0": "Vllm0330",
-    },
-}
+ADAPTERS = read_runs().releases
 """The adapter class of each release, oldest first, by the name of the engine's package and of its adapter's module."""
 
 SUITE = ("conformance", "--ignore", "conformance/storage", "-q", "--tb=no", "-p", "no:cacheprovider")
