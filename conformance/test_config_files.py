@@ -60,6 +60,23 @@ def _tables(value: Any, path: str = "") -> Iterator[tuple[str, Table]]:
             yield from _tables(one, f"{path}[{place}]")
 
 
+NEVER: Mapping[str, tuple[Any, ...]] = {
+    "device": ("cdua",),
+    "dtype": ("bfloat61",),
+    "page_size": (0, -16),
+    "shape": ([], [0]),
+}
+"""By key, if a cache has one of this name: what it takes in no design."""
+
+
+def _wrong(key: str, value: object) -> Iterator[Any]:
+    """Values that a key cannot take: of another type than the one it has, and those of NEVER."""
+    yield 7.5 if isinstance(value, str) else "wrong"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield True
+    yield from NEVER.get(key, ())
+
+
 def _refusal(adapter_type: type[CacheAdapter], table: Table) -> str:
     """Why the table is refused, or empty."""
     try:
@@ -114,10 +131,11 @@ def test_a_value_of_another_type_is_refused_with_its_key(adapter_type: type[Cach
     table, found = _largest(adapter_type), {}
     for path, part in _tables(table):
         for key, value in list(part.items()):
-            if key == OPTIONS:
-                continue  # an error need not show what may be a secret
-            part[key] = 7.5 if isinstance(value, str) else "wrong"
-            found[f"{path}.{key}"] = (_refusal(adapter_type, table), (key, str(part[key])))
+            # An error need not show what may be a secret.
+            for wrong in () if key == OPTIONS else _wrong(key, value):
+                part[key] = wrong
+                shown = () if isinstance(wrong, list) else (str(wrong),)
+                found[f"{path}.{key} = {wrong}"] = (_refusal(adapter_type, table), (key, *shown))
             part[key] = value
-    wrong = _without_parts(found)
-    assert not wrong, f"CONF-7: {next(iter(wrong))}: expected a refusal with the key and the value, got {wrong}"
+    taken = _without_parts(found)
+    assert not taken, f"CONF-7: {next(iter(taken))}: expected a refusal with the key and the value, got {taken}"
