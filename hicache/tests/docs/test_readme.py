@@ -6,44 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from hicache.tests.docs.pages import PAGES, ROOT, read_blocks
+from hicache.tests.inventory.findings import ENGINES, findings
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
 LINES = 100
 """How long the README may be."""
-
-
-class Finding(NamedTuple):
-    """A defect of the findings. `section`: the heading above it. `title`: its own, with the releases in parentheses."""
-
-    section: str
-    title: str
-
-
-def findings() -> Iterator[Finding]:
-    """Every defect that the findings describe: each heading of the third level but "By design"."""
-    section = ""
-    for level, title in re.findall(
-        r"^(##|###) (.*)$", (DOCS / "findings.md").read_text(encoding="utf-8"), re.MULTILINE
-    ):
-        if level == "##":
-            section = title
-        elif title != "By design":
-            yield Finding(section, title)
-
-
-def engine_of(section: str) -> str:
-    """The engine that a section of the findings is about."""
-    names = {"UnifiedRadixCache": "SGLang", "HiCacheFile": "SGLang", "FileSystemTierManager": "vLLM"}
-    known = ("SGLang", "vLLM", "LMCache", "mini-sglang", "nano-vllm")
-    words: list[str] = re.findall(r"[\w-]+", section)
-    return next(names.get(word, word) for word in words if word in {*names, *known})
 
 
 def rows(page: str, head: str) -> dict[str, list[str]]:
@@ -56,7 +28,7 @@ def rows(page: str, head: str) -> dict[str, list[str]]:
 
 def test_the_readme_counts_the_defects_of_the_findings() -> None:
     told = {name: int(cells[1]) for name, cells in rows(README, "| engine | release | defects | for example |").items()}
-    engines = [engine_of(one.section) for one in findings()]
+    engines = [ENGINES[one.engine] for one in findings()]
     found = {name: engines.count(name) for name in engines}
     assert told == found, f"README.md: expected {found}, got {told}"
     assert f"The kit found {len(engines)} defects in five engines" in README, f"README.md: expected {len(engines)}"
@@ -65,11 +37,12 @@ def test_the_readme_counts_the_defects_of_the_findings() -> None:
 def test_the_index_counts_the_defects_of_sglang_by_release() -> None:
     head = "| what was verified | defects in 0.5.13.post1 | in 0.5.23 | an example |"
     told = [(int(cells[0]), int(cells[1])) for cells in rows(INDEX, head).values()]
-    sections = list(dict.fromkeys(one.section for one in findings() if engine_of(one.section) == "SGLang"))
+    of_sglang = [one for one in findings() if one.engine == "sglang"]
+    sections = list(dict.fromkeys(one.section for one in of_sglang))
     found = [
         tuple(
-            sum(one.section == section and bool(re.search(rf"{release}|\(both\)", one.title)) for one in findings())
-            for release in (r"0\.5\.13", r"0\.5\.23")
+            sum(one.section == section and release in one.releases for one in of_sglang)
+            for release in ("0.5.13.post1", "0.5.23")
         )
         for section in sections
     ]

@@ -446,8 +446,8 @@ def test_a_script_shows_what_the_page_says(script: str) -> None:
 
 
 def shown_in_findings(script: str) -> str:
-    """What docs/findings.md shows as the output of a script."""
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    """What docs/findings/lmcache.md shows as the output of a script."""
+    page = (ROOT / "docs" / "findings" / "lmcache.md").read_text(encoding="utf-8")
     _, _, after = page.partition(f"$ python docs/reproductions/{script}\n")
-    assert after, f"expected the output of {script} in docs/findings.md"
+    assert after, f"expected the output of {script} in docs/findings/lmcache.md"
     return after.partition("```")[0]

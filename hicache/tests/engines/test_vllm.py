@@ -391,7 +391,7 @@ def shown(script: str) -> list[str]:
 def test_the_script_shows_blocks_of_others_that_are_stored_after_a_reset() -> None:
     lines = shown("vllm_offload_reset.py")
     told = [*told_output("a request gets the blocks that left"), *told_output("no event tells")]
-    assert lines == told, f"docs/findings.md shows other lines: {lines}"
+    assert lines == told, f"docs/findings/vllm.md shows other lines: {lines}"
     (others, stored), own = (numbers(line) for line in lines[2:4]), numbers(lines[7])
     assert set(others) & set(stored), f"expected blocks of the second request to be stored, got {stored}"
     assert len(set(own)) < len(own), f"expected a block twice in a job, got {own}"
@@ -409,14 +409,14 @@ def test_the_script_shows_two_copies_on_the_host_of_which_one_is_removed() -> No
 @NEEDS_VLLM
 def test_the_script_shows_a_request_that_waits_for_ever() -> None:
     lines = shown("vllm_tiering_never_ends.py")
-    assert lines == told_output("the CPU has room for"), f"docs/findings.md shows other lines: {lines}"
+    assert lines == told_output("the CPU has room for"), f"docs/findings/vllm.md shows other lines: {lines}"
     waiting = [line.split()[3] for line in lines if line.endswith("would wait on")]
     assert waiting == ["5", "3"], f"a request of 5 chunks and one of 3 wait forever, got {lines}"
 
 
 def told_output(first: str) -> list[str]:
-    """What docs/findings.md shows as the output of a script that begins so."""
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    """What docs/findings/vllm.md shows as the output of a script that begins so."""
+    page = (ROOT / "docs" / "findings" / "vllm.md").read_text(encoding="utf-8")
     return f"{first}{page.partition(f'```{chr(10)}{first}')[2].partition(f'{chr(10)}```')[0]}".splitlines()
 
 
