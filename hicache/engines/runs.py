@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hicache.config import read_table
@@ -45,6 +45,11 @@ class Run:
     def class_name(self) -> str:
         """The class of the adapter or the backend, which is unique in an environment."""
         return self.path.rpartition(":")[2]
+
+    def reporting(self, folder: Path) -> Run:
+        """The same run with its report in `folder / class_name`; our own tests have none."""
+        words = ("--hicache-report", str(folder / self.class_name)) if self.path else ()
+        return replace(self, words=(*self.words, *words))
 
     def header(self) -> str:
         """The first lines of its list of known failures."""

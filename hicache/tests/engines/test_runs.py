@@ -14,8 +14,11 @@ import pytest
 
 from hicache.engines import runs
 from hicache.engines.__main__ import listing, main
+from hicache.engines.page import REPORTS
 from hicache.engines.runs import KNOWN, ROOT, Run, read_runs
 from hicache.errors import ConfigurationError
+from hicache.testing.report.run import write_run
+from hicache.tests.kit.suite_runs import execution, record
 from hicache.tests.kit.test_workflows import tox_arguments
 
 TABLE = read_runs()
@@ -155,6 +158,7 @@ def test_one_run_can_be_chosen_and_takes_arguments(processes: Processes) -> None
         (["run", "vllm"], "invalid choice: 'vllm'"),
         (["install", "mini-sglang"], "invalid choice: 'mini-sglang'"),
         (["list", "all"], "unknown: all"),
+        (["page", "missing/run.json"], "missing/run.json"),
     ],
 )
 def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
@@ -181,3 +185,33 @@ def test_the_list_has_each_run() -> None:
     assert "mini-sglang (not installed by tox)" in lines, f"got {lines}"
     row = ["cache", "hicache.engines.vllm.adapter:Vllm0330", "vllm-0.33.0.toml"]
     assert row in [line.split() for line in lines], f"expected {row}, got {lines}"
+
+
+def test_each_run_of_an_environment_has_a_report_of_its_own(processes: Processes) -> None:
+    assert main(["run", "vllm-0.33.0", "--report", "out"]) == 0, "each process ends with 0"
+    folders = [words[words.index("--hicache-report") + 1] for words in processes.words if "--hicache-report" in words]
+    found = [run for run in TABLE.runs if run.environment == "vllm-0.33.0" and run.path]
+    assert folders == [f"out/{run.class_name}" for run in found], f"got {folders}"
+
+
+def test_the_page_compares_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("Vllm0330", "NanoVllm"):
+        (tmp_path / REPORTS / name).mkdir(parents=True)
+        write_run(record(execution("LOCK-1"), implementation=f"engine:{name}"), REPORTS / name / "run.json")
+    assert main(["page"]) == 0, "the runs are there"
+    text = (tmp_path / REPORTS / "page.html").read_text(encoding="utf-8")
+    assert "Vllm0330" in text, "the page lacks a run"
+    assert "NanoVllm" in text, "the page lacks a run"
+    assert main(["page", str(REPORTS / "NanoVllm"), "--html", "one.html"]) == 0, "a run is named"
+    assert "Vllm0330" not in (tmp_path / "one.html").read_text(encoding="utf-8"), "the page has a run that is not named"
+
+
+def test_a_page_without_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["page"])
+    assert ended.value.code == 2, f"expected 2, got {ended.value.code}"
+    assert "reports/engines has no reports: write them with" in capsys.readouterr().err, "expected what to do"
