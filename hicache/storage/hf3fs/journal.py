@@ -289,12 +289,13 @@ def _rows(number: int, stored: Stored) -> Iterator[Row]:
 
 
 def _is_database(path: Path) -> bool:
+    """Whether a file is not one of JSON: a loss of power while its head is written leaves zeros, and the log has it."""
     if not path.exists():
         return False
     if not path.is_file():
         raise ConfigurationError("it is not a file")
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(MAGIC)) in (MAGIC, bytes(len(MAGIC)))
 
 
 def _logs(path: Path) -> list[Path]:

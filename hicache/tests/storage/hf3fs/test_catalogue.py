@@ -296,6 +296,20 @@ def test_a_change_that_was_not_finished_was_not_answered(file: Path) -> None:
                 assert holdings(found).reserved == {page: Held("a", None)}, f"STORE-14: {cut} of {len(whole)} bytes"
 
 
+def test_a_head_that_was_lost_while_it_was_written_is_read_from_the_log(file: Path) -> None:
+    with closing(open_at(file)) as catalogue:
+        catalogue.initialise(STATE, 3)
+        keep(catalogue, "a")
+        folder = file.parent / "after a loss of power"
+        folder.mkdir()
+        for path in (file, log_of(file)):
+            shutil.copy(path, folder)
+        with (folder / file.name).open("r+b") as head:
+            head.write(bytes(4096))
+        with closing(open_at(folder / file.name)) as found:
+            assert holdings(found) == holdings(catalogue), "STORE-10: the log has what was to be written"
+
+
 @pytest.mark.parametrize(
     "line", [b"no json\n", b"{}\n", b'{"state":"0:other","taken":[1]}\n', b'{"state":"0:kv","x":1}\n']
 )
