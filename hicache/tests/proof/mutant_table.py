@@ -12,8 +12,12 @@ from hicache.tests.proof.changed_source import Change
 
 TABLE = Path(__file__).with_name("mutants.toml")
 
-OPTIONS: Mapping[str, tuple[str, ...]] = {"conformance": ("--hicache-quick",)}
-"""The options of pytest that a row has by default, by the suite of its test."""
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "conformance/storage": ("--hicache-backend", "hf3fs"),
+    "conformance": ("--hicache-quick",),
+    "accuracy": (),
+}
+"""The options of pytest that a row has by default, by the folder of its test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def read_mutants(path: Path = TABLE) -> tuple[Mutant, ...]:
 def _mutant(
     *, test: str, clauses: list[str], changes: list[list[str]], adapter: str = DEFAULT_ADAPTER, **fields: str
 ) -> Mutant:
-    options = fields.pop("options", OPTIONS.get(test.partition("/")[0], ()))
+    options = fields.pop("options", OPTIONS[test.partition("::")[0].rpartition("/")[0]])
     return Mutant(
         **fields,
         clauses=tuple(clauses),

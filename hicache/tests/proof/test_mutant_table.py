@@ -46,6 +46,14 @@ def test_a_model_sees_a_mutant(fork_server: ForkServer, row: Row) -> None:
     assert found(row.told, run), f"{row.slug}: expected {row.told}, got {run.reasons}\n{run.words}"
 
 
+@pytest.mark.parametrize("file", ["test_requests_alone.py", "test_requests_over_tiers.py"])
+def test_the_cache_of_chunks_is_found_right(fork_server: ForkServer, file: str) -> None:
+    adapter = BY_SLUG["skips-a-gap"].adapter
+    run = fork_server.run((), f"conformance/{file}", "--hicache-quick", "--hicache-adapter", adapter)
+    assert run.passed, f"expected tests of {file} to run: {run}"
+    assert not run.reasons, f"expected no failure of a sound cache, got {run.reasons}"
+
+
 def test_each_report_of_a_lost_pool_has_a_mutant() -> None:
     sources = {one.source for one in MUTANTS if "HOST-10" in one.clauses}
     assert sources == LOST_POOLS, f"expected {LOST_POOLS}, got {sources}"
