@@ -16,11 +16,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hicache.cache import HostTier, UnifiedRadixCache, stats_of
+from hicache.cache import UnifiedRadixCache, stats_of
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, read_extra_config
 from hicache.config_mapping import config_to_mapping, read_config
+from hicache.opening import HostTier
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.torch_group import open_groups

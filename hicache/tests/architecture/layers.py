@@ -18,7 +18,15 @@ GROUND = (
     *(*SHARED, "hicache.arguments", "hicache.bounded", "hicache.keys", "hicache.clock", "hicache.events"),
     "hicache.metrics",
 )
-CACHE = ("hicache.cache", "hicache.prometheus", "hicache.request", "hicache.runtime", "hicache.stats", "hicache.verbs")
+CACHE = (
+    "hicache.cache",
+    "hicache.opening",
+    "hicache.prometheus",
+    "hicache.request",
+    "hicache.runtime",
+    "hicache.stats",
+    "hicache.verbs",
+)
 CORE = (
     *GROUND,
     "hicache.tree",

@@ -134,7 +134,7 @@ def test_a_cache_copies_with_the_io_backend_of_its_configuration(
             methods.append(method)
             super().__init__(device, host, order, method)
 
-    monkeypatch.setattr("hicache.cache.PoolCopier", Recording)
+    monkeypatch.setattr("hicache.opening.PoolCopier", Recording)
     config = two_tier_config()
     assert config.host is not None, "it has a host tier"
     UnifiedRadixCache.open(replace(config, host=replace(config.host, io_backend=io_backend))).close()

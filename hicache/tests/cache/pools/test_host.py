@@ -220,7 +220,7 @@ def test_what_was_pinned_is_given_back_when_the_opening_fails_later(
         raise OSError("no thread can be started")
 
     cuda, config, broken = FakeCudaRuntime(), stored_config(), dict[str, Any]({failing: fail})
-    monkeypatch.setattr("hicache.cache.runtime_for", lambda _: cuda)
+    monkeypatch.setattr("hicache.opening.runtime_for", lambda _: cuda)
     with pytest.raises((OSError, ConfigurationError), match="no thread can be started"):
         UnifiedRadixCache.open(config, replace(Runtime.of(config), **broken))
     assert cuda.calls == TENSORS, f"expected {TENSORS} registrations before {failing} failed, got {cuda.calls}"

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-import hicache.cache
+import hicache.opening
 from hicache.cache import UnifiedRadixCache
 from hicache.components import component_tree
 from hicache.components.base import TreeComponent
@@ -39,7 +39,7 @@ from hicache.types import Component, Pool, Slots, TransferPhase
 class OtherParts(ReferenceAdapter):
     """The reference cache with other classes in the place of some of its parts.
 
-    `parts`: by the name that `hicache.cache` knows them by. `components`: by the name of the component.
+    `parts`: by the name that `hicache.opening` knows them by. `components`: by the name of the component.
     """
 
     parts: ClassVar[Mapping[str, type]] = {}
@@ -48,7 +48,7 @@ class OtherParts(ReferenceAdapter):
     def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
         with ExitStack() as patched:
             for name, part in self.parts.items():
-                patched.enter_context(patch.object(hicache.cache, name, part))
+                patched.enter_context(patch.object(hicache.opening, name, part))
             patched.enter_context(patch.dict(component_tree.REGISTRY, self.components))
             return super()._open_cache(agreement)
 
