@@ -147,7 +147,7 @@ def open_parts(
     tensors: Mapping[str, Sequence[torch.Tensor]] | None,
     metrics: CacheMetrics | None,
 ) -> tuple[Resources, Tiers]:
-    """All parts of an empty cache, as UnifiedRadixCache.open takes them. Whatever was opened is closed on failure."""
+    """All parts of an empty cache, as UnifiedRadixCache.open takes them. A failure closes those that are open."""
     # First of all: the other ranks would wait for a rank that fails before it.
     config = agreed_config(config, agreement)
     require_device(config.device)
