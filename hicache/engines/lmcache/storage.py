@@ -12,23 +12,19 @@ stored: for `clear` and `stats` the adapter reads names from the folder or the s
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib
-import importlib.metadata
-import os
 import re
 import select
 import socket
 import threading
 import time
-import warnings
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hicache.engines.imports import import_quietly, installed_release, require_release
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces, StorageBackend, StorageStats
 from hicache.storage.registry import Options
@@ -48,13 +44,9 @@ _PAGE = re.compile(
 )
 
 
-@functools.cache  # reads the disk, and is called at each import
 def lmcache_version() -> str | None:
     """The installed release of LMCache, or None."""
-    try:
-        return importlib.metadata.version("lmcache")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_release("lmcache")
 
 
 class LmcacheStorage(StorageBackend):
@@ -209,13 +201,8 @@ class LmcacheRedis(LmcacheStorage):
 
 def lmcache_class(module: str, name: str) -> Any:
     """A class or function of LMCache. Raises ImportError when LMCache, or what it needs, is not installed."""
-    if lmcache_version() is None:
-        raise ImportError("lmcache is not installed: pip install --no-deps lmcache, in an environment of its own")
-    for variable, value in ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return getattr(importlib.import_module(module), name)
+    require_release("lmcache", lmcache_version(), ENVIRONMENT)
+    return import_quietly(module, name)[0]
 
 
 def key_name(scope: str, key: str) -> str:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import importlib.metadata
-import os
 import sys
 import warnings
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hicache.engines.imports import add_installed_bare, import_quietly, installed_release, require_release
 from hicache.engines.stubs import Stub, StubFinder
 
 STUBBED = (
@@ -41,13 +36,9 @@ class _BareModule(ModuleType):
         return Stub
 
 
-@functools.cache  # reads the disk, and is called at each import
 def sglang_version() -> str | None:
     """The installed release of SGLang, or None."""
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_release("sglang")
 
 
 def prepare_sglang() -> str:
@@ -55,27 +46,20 @@ def prepare_sglang() -> str:
 
     May be called again. Raises ImportError when SGLang is not installed.
     """
-    version = sglang_version()
-    if version is None:
-        raise ImportError("sglang is not installed: pip install --no-deps sglang, in an environment of its own")
+    version = require_release("sglang", sglang_version(), ENVIRONMENT)
     if "sglang" not in sys.modules:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _probe()
             sys.meta_path.insert(0, StubFinder(STUBBED))
-            _import_bare()
+            add_installed_bare(BARE, _BareModule)
     return version
 
 
 def import_from(module: str, *names: str) -> Any:
     """Import a module of SGLang, ignoring its warnings; returns the module, or the tuple of these names in it."""
     prepare_sglang()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        imported = importlib.import_module(module)
-    return tuple(getattr(imported, name) for name in names) if names else imported
+    return import_quietly(module, *names)
 
 
 def _probe() -> None:
@@ -86,15 +70,3 @@ def _probe() -> None:
         if name.startswith("is_") and name.endswith("_available") and hasattr(probe, "cache_info"):
             with contextlib.suppress(TypeError):  # some need a version as argument
                 probe()
-
-
-def _import_bare() -> None:
-    spec = find_spec("sglang")
-    assert spec is not None, "sglang has metadata but no modules"
-    assert spec.submodule_search_locations, "sglang is not a package"
-    root = Path(next(iter(spec.submodule_search_locations))).parent
-    for name in BARE:
-        package = _BareModule(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")))]
-        package.__spec__ = ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = package

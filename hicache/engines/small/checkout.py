@@ -1,14 +1,9 @@
-"""Imports modules of an engine from a checkout that the user names, without the `__init__` of its packages."""
+"""The checkout of an engine that is on no index, which the user names."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 
 def checkout(variable: str, package: str) -> Path | None:
@@ -31,24 +26,3 @@ def require_checkout(variable: str, package: str) -> Path:
     if path is None:
         raise ImportError(f"the engine is not on an index: set {variable} to the path of a checkout of its repository")
     return path
-
-
-def add_bare(name: str, path: Path) -> ModuleType:
-    """Add a package without its own `__init__`, which would import models and kernels; returns it.
-
-    Its modules are imported from `path` as usual. A package that is there already stays.
-    """
-    known = sys.modules.get(name)
-    if known is None:
-        known = ModuleType(name)
-        known.__path__ = [str(path)]
-        known.__spec__ = ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = known
-    return known
-
-
-def import_names(module: str, *names: str) -> Any:
-    """Import a module of an engine; returns the tuple of these names in it, or the one name."""
-    imported = importlib.import_module(module)
-    found = tuple(getattr(imported, name) for name in names)
-    return found if len(found) > 1 else found[0]

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from hicache.engines.small.checkout import add_bare, import_names, require_checkout
+from hicache.engines.imports import add_bare, import_quietly
+from hicache.engines.small.checkout import require_checkout
 
 VARIABLE = "HICACHE_MINISGL"
 """The variable of the environment with the path of the checkout."""
@@ -40,17 +41,18 @@ def prepare_mini_sglang() -> MiniSglang:
     add_bare("minisgl.scheduler", root / "scheduler")
     utilities = add_bare("minisgl.utils", root / "utils")
     for module, names in {"misc": ("align_down", "div_ceil", "div_even"), "registry": ("Registry",)}.items():
-        for name in names:
-            setattr(utilities, name, import_names(f"minisgl.utils.{module}", name))
+        found = import_quietly(f"minisgl.utils.{module}", *names)
+        vars(utilities).update(zip(names, found, strict=True))
     sys.modules.setdefault("minisgl.kernel", _kernel())
-    manager = import_names("minisgl.scheduler.cache", "CacheManager")
-    vars(sys.modules["minisgl.scheduler.cache"])["torch"] = _Unpinned()
+    cache = import_quietly("minisgl.scheduler.cache")
+    vars(cache)["torch"] = _Unpinned()
+    core = import_quietly("minisgl.core")
     return MiniSglang(
-        cache_manager=manager,
-        radix_handle=import_names("minisgl.kvcache.radix_cache", "RadixCacheHandle"),
-        req=import_names("minisgl.core", "Req"),
-        sampling_params=import_names("minisgl.core", "SamplingParams"),
-        core=sys.modules["minisgl.core"],
+        cache_manager=cache.CacheManager,
+        radix_handle=import_quietly("minisgl.kvcache.radix_cache").RadixCacheHandle,
+        req=core.Req,
+        sampling_params=core.SamplingParams,
+        core=core,
     )
 
 

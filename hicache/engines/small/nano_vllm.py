@@ -14,7 +14,8 @@ from unittest.mock import patch
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.engines.small.checkout import add_bare, import_names, require_checkout
+from hicache.engines.imports import add_bare, import_quietly
+from hicache.engines.small.checkout import require_checkout
 from hicache.engines.small.engine_calls import EngineCalls
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
@@ -34,8 +35,8 @@ NO_HASH = -1
 def prepare_nano_vllm() -> tuple[Any, Any]:
     """The classes BlockManager and Sequence. Raises ImportError without a checkout."""
     add_bare("nanovllm", require_checkout(VARIABLE, "nanovllm"))
-    manager = import_names("nanovllm.engine.block_manager", "BlockManager")
-    return manager, import_names("nanovllm.engine.sequence", "Sequence")
+    (manager,) = import_quietly("nanovllm.engine.block_manager", "BlockManager")
+    return (manager, *import_quietly("nanovllm.engine.sequence", "Sequence"))
 
 
 class NanoVllm(CacheAdapter):

@@ -6,19 +6,11 @@ The cache itself is pure Python. What it imports beside that, and never calls, i
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.metadata
-import os
 import sys
-import warnings
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from hicache.engines.imports import add_installed_bare, import_quietly, installed_release, require_release
 from hicache.engines.stubs import StubFinder
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -48,13 +40,9 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-@functools.cache  # reads the disk, and is called at each import
 def vllm_version() -> str | None:
     """The installed release of vLLM, or None."""
-    try:
-        return importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_release("vllm")
 
 
 def prepare_vllm() -> str:
@@ -62,14 +50,10 @@ def prepare_vllm() -> str:
 
     May be called again. Raises ImportError when vLLM is not installed.
     """
-    version = vllm_version()
-    if version is None:
-        raise ImportError("vllm is not installed: pip install --no-deps vllm, in an environment of its own")
+    version = require_release("vllm", vllm_version(), ENVIRONMENT)
     if "vllm" not in sys.modules:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         sys.meta_path.insert(0, StubFinder(STUBBED))
-        _import_bare()
+        add_installed_bare(BARE)
         sys.modules.update(dict.fromkeys(LEFT_OUT))  # type: ignore[arg-type]  # None: an import of it fails
     return version
 
@@ -77,19 +61,4 @@ def prepare_vllm() -> str:
 def import_from(module: str, *names: str) -> Any:
     """Import a module of vLLM, ignoring its warnings; returns the module, or the tuple of these names in it."""
     prepare_vllm()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        imported = importlib.import_module(module)
-    return tuple(getattr(imported, name) for name in names) if names else imported
-
-
-def _import_bare() -> None:
-    spec = find_spec("vllm")
-    assert spec is not None, "vllm has metadata but no modules"
-    assert spec.submodule_search_locations, "vllm is not a package"
-    root = Path(next(iter(spec.submodule_search_locations))).parent
-    for name in BARE:
-        package = ModuleType(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")))]
-        package.__spec__ = ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = package
+    return import_quietly(module, *names)
