@@ -15,7 +15,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 NOT_HERE = frozenset(
     {
-        *("run.json", "report.md", "report.html", "NAME.json"),  # written by commands
+        *("run.json", "report.md", "report.html", "page.html", "NAME.json"),  # written by commands
         *("my_adapter.py", "cache.toml", "extra.toml", "options.json"),  # of a user
         "config.json",  # of a model
     }
