@@ -87,7 +87,11 @@ class Imports:
         return module
 
     def forget(self, modules: Iterable[str]) -> None:
-        """Remove modules, and all that have imported them, so that the next import of each loads it again."""
+        """Remove modules, and all that have imported them, so that the next import of each loads it again.
+
+        Nothing is noted from then on.
+        """
+        builtins.__import__ = self._import
         left = list(modules)
         while left:
             name = left.pop()

@@ -96,18 +96,23 @@ class ForkServer:
 def serve() -> None:
     """Run what each line of the standard input asks for, in a process of its own; a line of JSON answers."""
     imports = Imports()
-    for name in PRELOADED:
-        import_module(name)
-    gc.collect()
-    gc.freeze()
+    _preload(PRELOADED)
     for line in sys.stdin:
         changes, arguments = json.loads(line)
-        for name in PRELOADED_LATER.get(arguments[0].partition("/")[0], ()):
-            import_module(name)
+        _preload(PRELOADED_LATER.get(arguments[0].partition("/")[0], ()))
         with tempfile.TemporaryDirectory() as folder:
             answer = _forked([Change(**change) for change in changes], arguments, imports, Path(folder))
         sys.stdout.write(json.dumps(asdict(answer)) + "\n")
         sys.stdout.flush()
+
+
+def _preload(modules: Sequence[str]) -> None:
+    """Import modules, and freeze what they have made: a collection in a fork would copy all of that memory."""
+    if not sys.modules.keys() >= {*modules}:
+        for name in modules:
+            import_module(name)
+        gc.collect()
+        gc.freeze()
 
 
 def _forked(changes: Sequence[Change], arguments: Sequence[str], imports: Imports, folder: Path) -> Run:
