@@ -7,7 +7,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from ctypes import memmove
+from ctypes import memmove, memset
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -314,6 +314,16 @@ class TouchesTargets(DictionaryStorage):
         least = min(len(keys), len(targets))
         answers = super().get(keys[:least], targets[:least], prefix_keys)
         return answers if len(keys) == len(targets) else [False] * len(keys)
+
+
+class WritesBeyond(DictionaryStorage):
+    """`get` writes a byte behind each page."""
+
+    def read(self, name: str, pieces: Pieces) -> bool:
+        answer = super().read(name, pieces)
+        last = np.frombuffer(pieces[-1], dtype=np.uint8)
+        memset(last.ctypes.data + len(last), 0, 1)
+        return answer
 
 
 class OneForAll(DictionaryStorage):

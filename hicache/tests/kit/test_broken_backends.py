@@ -29,6 +29,7 @@ FOUND = [
     (backends.Raises, "conformance/storage/test_pages.py", "STORE-3"),
     (backends.TouchesTargets, "conformance/storage/test_pages.py", "STORE-6"),
     (backends.OneForAll, "conformance/storage/test_pages.py", "STORE-6"),
+    (backends.WritesBeyond, "conformance/storage/test_pages.py", "no write outside its targets"),
     (backends.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
     (backends.EvictsItsBatch, "conformance/storage/test_capacity.py", "STORE-5"),
     (backends.NeverAgain, "conformance/storage/test_capacity.py", "STORE-4"),

@@ -118,10 +118,12 @@ def test_no_stage_begins_after_the_first_failure(
     assert ran == begun, f"expected {begun}, got {ran}"
 
 
+@pytest.mark.parametrize("ends_early", [False, True], ids=["left-out", "ended-early"])
 @pytest.mark.parametrize("missing", STAGES)
-def test_a_level_is_verified_only_with_each_of_its_stages(tmp_path: Path, missing: str) -> None:
-    stages = [FakeStage("conformance", (PASSED,), None)]
-    verify(stages, tmp_path, Console(file=io.StringIO()), [], Narrowing((missing,)))
+def test_a_level_is_verified_only_with_each_of_its_stages(tmp_path: Path, missing: str, ends_early: bool) -> None:
+    stages = [FakeStage("properties" if missing == "conformance" else "conformance", (PASSED,), None)]
+    stages += [FakeStage(missing, (), "took too long")] if ends_early else []
+    verify(stages, tmp_path, Console(file=io.StringIO()), [], Narrowing(() if ends_early else (missing,)))
     device = coverage(overview(read_run(tmp_path / "run.json"), CONTRACT)).of(Level.DEVICE)
     is_needed = missing in STAGES_OF[Level.DEVICE]
     assert (device.verdict is Verdict.VERIFIED) is not is_needed, f"without {missing}: got {device}"

@@ -43,8 +43,11 @@ def test_a_level_is_verified_when_all_of_it_was_checked() -> None:
     assert device.checked == device.applying == len(of(Level.DEVICE)), f"got {device}"
 
 
-def test_a_level_is_not_verified_when_one_clause_was_not_checked() -> None:
-    device = found(execution(*of(Level.DEVICE)[1:])).of(Level.DEVICE)
+@pytest.mark.parametrize("is_skipped", [False, True], ids=["without-a-test", "skipped"])
+def test_a_level_is_not_verified_when_one_clause_was_not_checked(is_skipped: bool) -> None:
+    first, *others = of(Level.DEVICE)
+    skipped = [execution(first, outcome=Outcome.SKIPPED, name="test_first")] if is_skipped else []
+    device = found(execution(*others), *skipped).of(Level.DEVICE)
     assert device.verdict is Verdict.IN_PART, f"got {device}"
     expected = f"device: not verified, only {device.applying - 1} of {device.applying} clauses were checked"
     assert str(device) == expected, f"expected {expected!r}, got {str(device)!r}"
