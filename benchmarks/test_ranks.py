@@ -24,7 +24,7 @@ from hicache.testing.replay.configuration import HostSettings, ReplaySettings, c
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.limits import survey
 from hicache.testing.replay.run import Epoch
-from hicache.testing.replay.tally import Tally
+from hicache.testing.replay.tally import ReplayTally
 from hicache.testing.storage.scripted import BACKEND, store_named
 from hicache.testing.traces import Trace, TraceRequest
 from hicache.testing.traces.format import write_trace
@@ -360,7 +360,7 @@ def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
 
 def _decisions(cache: MeshCache, requests: list[TraceRequest], settings: ReplaySettings) -> list[Decisions]:
     def replay(rank: int) -> Decisions:
-        tally = Tally((Tier.DEVICE, Tier.HOST))
+        tally = ReplayTally((Tier.DEVICE, Tier.HOST))
         epoch = Epoch(cache.caches[rank], cache.configs[rank], settings, tally, Stopwatch())
         made = [sum(cache.made(rank).values())]
         for request in requests:

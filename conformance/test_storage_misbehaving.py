@@ -15,7 +15,7 @@ from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, Gate, Lie, Script, script
+from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, CallGate, Lie, Script, script
 from hicache.types import Handle, Pool
 
 from .scenario import evict_all, host_config, key_of, put, put_and_back_up, put_on_host, tier_hits
@@ -220,7 +220,7 @@ CLOCKED = [Capability.STEPPED_STORAGE, Capability.SNAPSHOT]
 @contextmanager
 def over_a_hanging_backend(
     driver: Driver, verb: str, *, is_closed: bool = False
-) -> Iterator[tuple[Driver, Gate, Handle | None]]:
+) -> Iterator[tuple[Driver, CallGate, Handle | None]]:
     """A cache whose backend is in a call that does not end, for longer than it may; and the ticket of its prefetch."""
     put_in_storage_alone(driver, PROMPT)
     threaded = {"executor": ExecutorKind.THREADED, "answer_timeout_s": LIMIT_S}
@@ -264,7 +264,7 @@ def require_going_on(driver: Driver, verb: str) -> None:
     assert tier_hits(driver, PAIR) == (len(PAIR), 0), f"FLOW-13: {verb} hangs: the host tier works without storage"
 
 
-def require_given_back(driver: Driver, gate: Gate) -> None:
+def require_given_back(driver: Driver, gate: CallGate) -> None:
     """The backend answers at last: all that it used is free, and it can be attached again."""
     gate.open()
     reach(driver, lambda: storage_view(driver).abandoned is None)

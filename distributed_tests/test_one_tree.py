@@ -20,7 +20,7 @@ from hicache.testing.plugin.options import adapter_path
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import ENDED, Launch
-from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
+from hicache.testing.ranks.outcome import RankFiles, RankOutcome, RanksFailedError
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.types import StopPolicy
 
@@ -166,7 +166,7 @@ def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config, tm
     if ended.returncode:
         told = [RankFiles(tmp_path, rank).outcome() for rank in range(2)]
         how, causes = f"left no outcome:\n{ended.stderr}", () if any(told) else (ENDED,)
-        raise RanksFailedError([found or Outcome(rank, None, how, causes) for rank, found in enumerate(told)])
+        raise RanksFailedError([found or RankOutcome(rank, None, how, causes) for rank, found in enumerate(told)])
     assert "tp2 by gloo: one tree after each of 5 rounds" in ended.stdout, (
         f"expected the summary line, got {ended.stdout}"
     )

@@ -12,7 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver, config_on
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
-from hicache.testing.storage.misbehaving import BACKEND, Gate, Script, script
+from hicache.testing.storage.misbehaving import BACKEND, CallGate, Script, script
 
 from .configurations import PP2_TP2, TP2, configuration, on_meshes
 from .rank_actions import MARKS_NEEDS
@@ -47,7 +47,7 @@ def scripted(
             driver.adapter.close()
 
 
-def hang_in_a_query(driver: RankDriver, told: Script, *, is_here: bool) -> Gate:
+def hang_in_a_query(driver: RankDriver, told: Script, *, is_here: bool) -> CallGate:
     """Let the query of a prefetch hang for longer than it may, on this rank or on another one."""
     gate = told.hang("exists")
     if not is_here:

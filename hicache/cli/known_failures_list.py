@@ -18,7 +18,7 @@ from hicache.testing.plugin.known_failures import (
     quoted,
     read_known_failures,
 )
-from hicache.testing.report.fields import Fields
+from hicache.testing.report.fields import RecordFields
 
 TOKEN = re.compile(
     r"""(?P<string>'{3}.*?'{3}|"{3}(?:\\.|[^\\])*?"{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*')"""
@@ -60,7 +60,7 @@ def rewritten(path: Path) -> str:
     cannot be rewritten without a loss: its entries are not tables such as `[[failure]]`.
     """
     entries, text = read_known_failures(path), path.read_text(encoding="utf-8")
-    if format_of(Fields(str(path), "", read_table(path))) == KNOWN_FAILURES_FORMAT:
+    if format_of(RecordFields(str(path), "", read_table(path))) == KNOWN_FAILURES_FORMAT:
         names = {quote(one.id): quoted(one.present_id) for one in entries for quote in (quoted, "'{}'".format)}
         return TOKEN.sub(lambda found: names.get(found[0], found[0]), text)
     blocks = _blocks(text)

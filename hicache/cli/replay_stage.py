@@ -14,7 +14,7 @@ from time import perf_counter
 
 from hicache.cli.command import adapter_class
 from hicache.cli.program import program
-from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_process
+from hicache.cli.stage import StageProgress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.failures import causes_of
@@ -37,7 +37,7 @@ class ReplayStage:
         """The name in tables and progress bars."""
         return "replay"
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Start this module as a program, and read its `run.json`."""
         verification = self.verification
         # The report includes every replay*.svg of its folder, so those of an earlier replay are removed, and the pages.
@@ -61,7 +61,7 @@ class Replays:
     executions: list[Execution] = field(default_factory=list)
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
-    def run(self, progress: Progress) -> RunRecord:
+    def run(self, progress: StageProgress) -> RunRecord:
         """Replay each sample to its end, or up to the first violated invariant."""
         chosen, process = samples(self.adapter), os.getpid()
         for number, sample in enumerate(chosen):
@@ -83,7 +83,7 @@ class Replays:
             executions=tuple(self.executions),
         )
 
-    def _run(self, sample: Sample, progress: Progress) -> Execution:
+    def _run(self, sample: Sample, progress: StageProgress) -> Execution:
         begin = perf_counter()
         try:
             outcome = replay_sample(self.adapter, sample, self.directory, progress)

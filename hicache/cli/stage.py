@@ -36,7 +36,7 @@ from hicache.testing.report.run import (
 )
 
 
-class Progress(Protocol):
+class StageProgress(Protocol):
     """Called with the numbers of units that are done, of all units, and of failures so far."""
 
     def __call__(self, done: int, total: int, failures: int = 0) -> None:
@@ -150,11 +150,11 @@ class Stage(Protocol):
     def name(self) -> str:
         """The name in tables and progress bars."""
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Run the stage to its end. Another thread sets `interrupt` to end it with what it has, as Ctrl-C does."""
 
 
-def part_of(progress: Progress, number: int, parts: int) -> Progress:
+def part_of(progress: StageProgress, number: int, parts: int) -> StageProgress:
     """The progress of one of several parts of equal length, counted from 0."""
     return lambda done, total, failures=0: progress(number * total + done, parts * total, failures)
 
@@ -167,7 +167,7 @@ class SuiteStage:
     verification: Verification
     arguments: tuple[str, ...]
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Run pytest, write its output to `pytest.log`, and read its `run.json`."""
         directory = self.verification.directory / self.name
         command = self._command(directory)
@@ -204,7 +204,7 @@ class SuiteStage:
 
 
 def run_process(
-    name: str, command: list[str], log: Path, progress: Progress, interrupt: Event, verification: Verification
+    name: str, command: list[str], log: Path, progress: StageProgress, interrupt: Event, verification: Verification
 ) -> StageResult:
     """Run a process that writes `run.json` into a folder, and its output to a log there, and watch it.
 
@@ -270,7 +270,7 @@ def suite_folder(name: str) -> Path:
 
 
 def follow(
-    command: list[str], log: Path, run_file: Path, progress: Progress, interrupt: Event, limit_s: float = inf
+    command: list[str], log: Path, run_file: Path, progress: StageProgress, interrupt: Event, limit_s: float = inf
 ) -> str:
     """Run a process, copy its output to a file, and report its percentages and failures.
 
@@ -293,7 +293,7 @@ def follow(
 
 
 def _ending(
-    process: WatchedProcess, copy: TextIO, run_file: Path, progress: Progress, interrupt: Event, limit_s: float
+    process: WatchedProcess, copy: TextIO, run_file: Path, progress: StageProgress, interrupt: Event, limit_s: float
 ) -> str:
     failures = 0
     try:

@@ -18,7 +18,16 @@ import typer
 from rich.console import Console
 
 from hicache.cli.command import REFERENCE, include_this_folder, known_names, option, say, writable_folder
-from hicache.cli.stage import MEASURES, Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
+from hicache.cli.stage import (
+    MEASURES,
+    Stage,
+    StageProgress,
+    StageResult,
+    SuiteStage,
+    Verification,
+    failed_stages,
+    part_of,
+)
 from hicache.cli.verify import listed_failures
 from hicache.errors import InvariantError
 from hicache.storage.registry import backend_class
@@ -190,7 +199,7 @@ class StorageVerification:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BackendFinding:
     """The result of the runs on one subject.
 
     `reason`: why it was skipped or failed, or empty. `causes`: of the failure. `summary`: what was done, in words.
@@ -214,9 +223,9 @@ class SeededStage:
     runs: int
     clauses: tuple[str, ...]
     verification: StorageVerification
-    run_one: Callable[[BackendSubject, Path, range, Progress], Finding]
+    run_one: Callable[[BackendSubject, Path, range, StageProgress], BackendFinding]
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Run each backend to the end, or up to its first failure."""
         begin, subjects = perf_counter(), self.verification.subjects
         executions, environment = [], {}
@@ -228,21 +237,21 @@ class SeededStage:
         record = record_of(self.verification.title, environment, executions)
         return StageResult(self.name, record, None, perf_counter() - begin)
 
-    def _finding(self, subject: BackendSubject, progress: Progress) -> Finding:
+    def _finding(self, subject: BackendSubject, progress: StageProgress) -> BackendFinding:
         seeds = range(self.verification.seed, self.verification.seed + self.runs)
         with tempfile.TemporaryDirectory(dir=self._parent(), prefix="hicache-") as folder:
             try:
                 return self.run_one(subject, Path(folder), seeds, progress)
             except Exception as error:  # noqa: BLE001 - an exception of a backend is a finding
                 causes, reason = causes_of(error, ()), f"{type(error).__name__}: {error}"
-                return Finding(Outcome.FAILED, reason, causes, "stopped by an exception", 0, seeds.start)
+                return BackendFinding(Outcome.FAILED, reason, causes, "stopped by an exception", 0, seeds.start)
 
     def _parent(self) -> Path | None:
         if self.verification.folder is None and self.name == "faults" and MEMORY_FOLDER.is_dir():
             return MEMORY_FOLDER
         return self.verification.folder
 
-    def _execution(self, subject: BackendSubject, finding: Finding, duration_s: float) -> Execution:
+    def _execution(self, subject: BackendSubject, finding: BackendFinding, duration_s: float) -> Execution:
         again = ["hicache", "verify-storage", *self.verification.options, "--seed", str(finding.seed)]
         node_id = f"storage::{self.runs:,} {self.name}[{subject.name}]"
         outcome, causes, reason = finding.outcome, finding.causes, finding.reason
@@ -264,7 +273,7 @@ class SeededStage:
         )
 
 
-def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
+def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: StageProgress) -> BackendFinding:
     """Run one fault run for each seed on one backend, up to the first failure."""
     causes: tuple[str, ...] = ()
     counts, outcome, reason, seed = NO_RUNS, Outcome.PASSED, "", seeds.start
@@ -279,17 +288,17 @@ def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Pr
         f"{counts.runs:,} runs with seeds from {seeds.start}: {counts.operations:,} calls, {counts.faults:,} faults, "
         f"{counts.hits:,} pages read, {counts.misses:,} misses"
     )
-    return Finding(outcome, reason, causes, summary, counts.operations, seed)
+    return BackendFinding(outcome, reason, causes, summary, counts.operations, seed)
 
 
-def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
+def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: StageProgress) -> BackendFinding:
     """Kill writers of one backend until as many kills as seeds came before the writer had finished."""
     with closing(KillRuns(subject, folder)) as runs:
         if not runs.reach_others:
             reason = (
                 f"the data of {subject.name} is visible only in its own process: after a kill nothing can be checked"
             )
-            return Finding(Outcome.SKIPPED, reason, (), f"none: {reason}", runs.operations, seeds.start)
+            return BackendFinding(Outcome.SKIPPED, reason, (), f"none: {reason}", runs.operations, seeds.start)
         causes: tuple[str, ...] = ()
         outcome, reason, seed = Outcome.PASSED, "", seeds.start
         while runs.counts.kills < len(seeds) and not reason:
@@ -306,7 +315,7 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             f"{counts.kills:,} writers killed, seeds from {seeds.start}: {counts.acknowledged:,} acknowledged pages "
             f"were read; of the pages in flight {counts.whole:,} were complete and {counts.absent:,} absent"
         )
-        return Finding(outcome, reason, causes, summary, runs.operations, seed)
+        return BackendFinding(outcome, reason, causes, summary, runs.operations, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +329,7 @@ class ThroughputStage:
         """The name in tables and progress bars."""
         return MEASURES
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Measure each page size on each backend."""
         begin, environment, problem = perf_counter(), {}, None
         wanted = [(subject, size) for subject in self.verification.subjects for size in PAGE_SIZES]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hicache.config import read_table
-from hicache.testing.report.fields import Fields
+from hicache.testing.report.fields import RecordFields
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_suffix(".toml")
@@ -86,7 +86,7 @@ class Table:
 
 def read_runs(path: Path = TABLE) -> Table:
     """Read the table. Raises ConfigurationError naming the file, the row and the wrong field."""
-    fields = Fields(str(path), "", read_table(path))
+    fields = RecordFields(str(path), "", read_table(path))
     suites, environments = fields.texts_by_name("suites"), fields.fields("environments")
     releases = fields.fields("releases")
     table = Table(
@@ -98,7 +98,7 @@ def read_runs(path: Path = TABLE) -> Table:
     return table
 
 
-def _run(row: Fields, suites: Mapping[str, str]) -> Run:
+def _run(row: RecordFields, suites: Mapping[str, str]) -> Run:
     optional = {
         name: row.text(name) if name in row.table else ""
         for name in ("subject", "adapter", "backend", "config", "options", "known")
@@ -119,7 +119,7 @@ def _run(row: Fields, suites: Mapping[str, str]) -> Run:
     return run
 
 
-def _environment(fields: Fields) -> Environment:
+def _environment(fields: RecordFields) -> Environment:
     found = Environment(
         requirements=REQUIREMENTS / fields.text("requirements"),
         extras=fields.texts("extras"),

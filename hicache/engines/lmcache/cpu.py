@@ -23,8 +23,8 @@ from hicache.config import CacheConfig
 from hicache.engines.lmcache.storage import lmcache_class, lmcache_version
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission
-from hicache.testing.caches.offload import ChunkCacheAdapter, Request, chunk_config
-from hicache.testing.caches.offload_cache import Chunk, ChunkCache, Device, OffloadCacheConfig, Transfer
+from hicache.testing.caches.offload import ChunkCacheAdapter, OffloadRequest, chunk_config
+from hicache.testing.caches.offload_cache import Chunk, ChunkCache, Device, OffloadCacheConfig, OffloadTransfer
 from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.types import Key, Namespace, Slots, TransferKind
 
@@ -32,7 +32,7 @@ MODULE = "lmcache.v1"
 
 
 @dataclass(slots=True, eq=False)
-class ObjectTransfer(Transfer):
+class ObjectTransfer(OffloadTransfer):
     """A transfer, with LMCache's key and memory object of each part."""
 
     keys: Sequence[Any] = ()
@@ -129,7 +129,7 @@ class LmcacheChunkCache(ChunkCache):
         self._start(transfer)
         return transfer
 
-    def _apply(self, transfer: Transfer) -> None:
+    def _apply(self, transfer: OffloadTransfer) -> None:
         assert isinstance(transfer, ObjectTransfer), "the cache starts no other transfers"
         if transfer.kind is TransferKind.LOAD:
             transfer.arrived = self._arrived(transfer) * self.config.chunk_tokens
@@ -153,7 +153,7 @@ class LmcacheChunkCache(ChunkCache):
 
 
 @dataclass(slots=True, eq=False)
-class StoredRequest(Request):
+class StoredRequest(OffloadRequest):
     """A running request. `stored`: how many of its chunks were found, or given to a store."""
 
     stored: int = field(kw_only=True)
@@ -195,7 +195,7 @@ class LmcacheCpu056(ChunkCacheAdapter):
             request.load = self.cache.retrieve(keys[:found], self.device.slots(blocks)[: found * size])
         return self._admitted(request, found * size)
 
-    def _store(self, request: Request, tokens: int) -> None:
+    def _store(self, request: OffloadRequest, tokens: int) -> None:
         assert isinstance(request, StoredRequest), "the adapter admits no other requests"
         size, first = self.cache.config.chunk_tokens, request.stored
         keys = self.cache.keys(request.key, tokens)[first:]

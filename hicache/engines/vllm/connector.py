@@ -39,8 +39,15 @@ from hicache.engines.vllm.offload import OFFLOAD, ManagerChunks
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, Capability
-from hicache.testing.caches.offload import ChunkCacheAdapter, Request, chunk_config
-from hicache.testing.caches.offload_cache import Chunk, ChunkCache, Device, Identity, OffloadCacheConfig, Transfer
+from hicache.testing.caches.offload import ChunkCacheAdapter, OffloadRequest, chunk_config
+from hicache.testing.caches.offload_cache import (
+    Chunk,
+    ChunkCache,
+    Device,
+    Identity,
+    OffloadCacheConfig,
+    OffloadTransfer,
+)
 from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.types import SHARED, Key, Slots, Tokens, TransferKind
 
@@ -55,7 +62,7 @@ Job = tuple[TransferKind, int, Sequence[int], Slots]
 
 
 @dataclass(slots=True, eq=False)
-class Running(Request):
+class Running(OffloadRequest):
     """A running request. `told`: how many of its blocks the connector knows. `has_left`: it ended while it loaded."""
 
     request: Any = field(kw_only=True)
@@ -64,7 +71,7 @@ class Running(Request):
 
 
 @dataclass(slots=True, eq=False)
-class JobTransfer(Transfer):
+class JobTransfer(OffloadTransfer):
     """The transfer of one job. `places`: of its chunks on the host. `running`: the request that waits for a load."""
 
     number: int = field(kw_only=True)
@@ -274,7 +281,7 @@ class ConnectorCache(ChunkCache):
         # Of a prompt that was found as a whole the last token is computed again.
         request.num_computed_tokens = min(arrived, request.num_tokens - 1)
 
-    def _apply(self, transfer: Transfer) -> None:
+    def _apply(self, transfer: OffloadTransfer) -> None:
         assert isinstance(transfer, JobTransfer), "the cache starts no other transfers"
         running = transfer.running
         if transfer.kind is TransferKind.LOAD:
@@ -407,18 +414,18 @@ class VllmConnector0330(ChunkCacheAdapter):
         found = 0 if running.load is None else len(running.load.parts) * self.cache.config.chunk_tokens
         return self._admitted(running, found)
 
-    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+    def extend(self, request: OffloadRequest, tokens: Tokens) -> Slots | None:
         if not self.cache.extend(_running(request), tokens):
             return None
         request.key = Key(np.concatenate((request.key.tokens, tokens)), request.key.namespace)
         self._complete_unstepped()
         return self.device.slots(request.blocks)
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: OffloadRequest) -> None:
         self.cache.end(_running(request), is_finished=True)
         self._complete_unstepped()
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OffloadRequest) -> None:
         self.cache.end(_running(request), is_finished=False)
         self._complete_unstepped()
 
@@ -437,7 +444,7 @@ class VllmConnector0330(ChunkCacheAdapter):
 
     # Internal.
 
-    def _store(self, request: Request, tokens: int) -> None:
+    def _store(self, request: OffloadRequest, tokens: int) -> None:
         self.cache.compute(_running(request), tokens)
         self._complete_unstepped()
 
@@ -445,7 +452,7 @@ class VllmConnector0330(ChunkCacheAdapter):
         busy = self._busy()
         return [number for number in self.cache.free_blocks() if number not in busy]
 
-    def _held(self, transfer: Transfer) -> Slots:
+    def _held(self, transfer: OffloadTransfer) -> Slots:
         assert isinstance(transfer, JobTransfer), "the cache starts no other transfers"
         running = transfer.running
         if running is not None and running.has_left:
@@ -453,7 +460,7 @@ class VllmConnector0330(ChunkCacheAdapter):
         return super()._held(transfer)
 
 
-def _running(request: Request) -> Running:
+def _running(request: OffloadRequest) -> Running:
     assert isinstance(request, Running), "the adapter admits no other requests"
     return request
 

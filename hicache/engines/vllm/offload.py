@@ -26,13 +26,13 @@ from hicache.engines.vllm.imports import import_from, prepare_vllm
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission
-from hicache.testing.caches.offload import ChunkCacheAdapter, Request, chunk_config
+from hicache.testing.caches.offload import ChunkCacheAdapter, OffloadRequest, chunk_config
 from hicache.testing.caches.offload_cache import (
     Chunk,
     ChunkCache,
     Device,
     OffloadCacheConfig,
-    Transfer,
+    OffloadTransfer,
 )
 from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.types import Key, Slots, Tokens, TransferKind
@@ -54,7 +54,7 @@ class Prompt:
 
 
 @dataclass(slots=True, eq=False)
-class PromptTransfer(Transfer):
+class PromptTransfer(OffloadTransfer):
     """A transfer, and the keys of its parts in vLLM. `context`: that of the request that started it."""
 
     keys: Sequence[bytes] = ()
@@ -175,7 +175,7 @@ class VllmChunkCache(ChunkCache):
         self._start(transfer)
         return transfer
 
-    def _apply(self, transfer: Transfer) -> None:
+    def _apply(self, transfer: OffloadTransfer) -> None:
         assert isinstance(transfer, PromptTransfer), "the cache starts no other transfers"
         if transfer.kind is TransferKind.LOAD:
             transfer.arrived = self._arrived(transfer) * self.config.chunk_tokens
@@ -193,7 +193,7 @@ class VllmChunkCache(ChunkCache):
 
 
 @dataclass(slots=True, eq=False)
-class PromptRequest(Request):
+class PromptRequest(OffloadRequest):
     """A running request, with what vLLM's scheduler keeps of it."""
 
     prompt: Prompt = field(kw_only=True)
@@ -238,21 +238,21 @@ class VllmOffload0330(ChunkCacheAdapter):
             request.load = self.cache.load(prompt, found, self.device.slots(blocks))
         return self._admitted(request, found * self.cache.config.chunk_tokens)
 
-    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+    def extend(self, request: OffloadRequest, tokens: Tokens) -> Slots | None:
         slots = super().extend(request, tokens)
         if slots is not None:
             self.cache.extend(_prompt(request), tokens)
         return slots
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: OffloadRequest) -> None:
         super().finish(request)
         self.cache.end(_prompt(request))
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OffloadRequest) -> None:
         super().abort(request)
         self.cache.end(_prompt(request))
 
-    def _store(self, request: Request, tokens: int) -> None:
+    def _store(self, request: OffloadRequest, tokens: int) -> None:
         self.cache.offer(_prompt(request), tokens, self.device.slots(request.blocks))
         self._complete_unstepped()
 
@@ -263,7 +263,7 @@ class VllmOffloadArc0330(VllmOffload0330):
     policy = "arc"
 
 
-def _prompt(request: Request) -> Prompt:
+def _prompt(request: OffloadRequest) -> Prompt:
     assert isinstance(request, PromptRequest), "the adapter admits no other requests"
     return request.prompt
 

@@ -134,7 +134,7 @@ class Block:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class BlockRequest:
     """A running request, also its handle.
 
     `tables`: by group the block ids in order; of MAMBA the last is the request's own state, after `computed` tokens.
@@ -212,7 +212,7 @@ class BlockCache:
         self._blocks = [Block(number) for number in range(config.num_blocks)]
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, config.num_blocks))
         self._cached: dict[tuple[int, bytes], list[Block]] = {}
-        self._requests: list[Request] = []
+        self._requests: list[BlockRequest] = []
         self._events: list[BlockEvent] = []
 
     # Requests.
@@ -222,7 +222,7 @@ class BlockCache:
         request = self._open(tokens, namespace)
         return self._longest_hit(request, self._hit_limit(request) if limit is None else min(limit, len(tokens)))[0]
 
-    def admit(self, tokens: Tokens, namespace: Namespace = SHARED) -> Request | None:
+    def admit(self, tokens: Tokens, namespace: Namespace = SHARED) -> BlockRequest | None:
         """Find the longest cached prefix and allocate the rest; None, with no effect, when the pool is short.
 
         The blocks of the prefix are taken before any is allocated, so that a request never evicts its own prefix.
@@ -247,7 +247,7 @@ class BlockCache:
             self._publish_tokens(request, len(tokens))
         return request
 
-    def extend(self, request: Request, tokens: Tokens) -> bool:
+    def extend(self, request: BlockRequest, tokens: Tokens) -> bool:
         """Append tokens to a running request; False, with no effect, when the pool is short."""
         self._check_running(request)
         length = len(request.tokens) + len(tokens)
@@ -260,7 +260,7 @@ class BlockCache:
             self._publish_tokens(request, length)
         return True
 
-    def checkpoint(self, request: Request, computed: int) -> None:
+    def checkpoint(self, request: BlockRequest, computed: int) -> None:
         """Record that the first `computed` tokens are computed; publish them, and free what is not read any more.
 
         A state is published when `computed` is a multiple of its block size, and when a block is free in which the
@@ -273,14 +273,14 @@ class BlockCache:
         if self.config.publish is not Publish.REQUEST:
             self._publish_states(request, last=False)
 
-    def finish(self, request: Request, computed: int | None = None) -> None:
+    def finish(self, request: BlockRequest, computed: int | None = None) -> None:
         """Publish the computed tokens (None: all of them) and release everything that the request holds."""
         self._advance(request, len(request.tokens) if computed is None else computed)
         self._publish_tokens(request, request.computed)
         self._publish_states(request, last=True)
         self._close(request)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: BlockRequest) -> None:
         """Release everything that the request holds; what is published already stays cached."""
         self._check_running(request)
         if self.config.publish_on_abort:
@@ -317,13 +317,13 @@ class BlockCache:
         """Return the digest at the end of each whole hash block of a prompt, as events name it."""
         return self._open(tokens, namespace).digests[1:]
 
-    def slots(self, request: Request, group: int) -> Slots:
+    def slots(self, request: BlockRequest, group: int) -> Slots:
         """Return one slot per token of the table's blocks, lookahead included: block id * tokens per block + offset."""
         size = self.block_tokens[group]
         first = np.asarray(request.tables[group], np.int64) * size
         return (first[:, None] + np.arange(size, dtype=np.int64)).reshape(-1)
 
-    def state(self, request: Request) -> int | None:
+    def state(self, request: BlockRequest) -> int | None:
         """Return the block with the request's own state, of the first MAMBA group, or None without one."""
         self._check_running(request)
         return next((request.tables[group][-1] for group in self._groups(Component.MAMBA)), None)
@@ -347,21 +347,21 @@ class BlockCache:
 
     # The lookup.
 
-    def _open(self, tokens: Tokens, namespace: Namespace) -> Request:
+    def _open(self, tokens: Tokens, namespace: Namespace) -> BlockRequest:
         """Return a request that holds nothing yet, with its hash chain."""
         identity = json.dumps([namespace.lora, namespace.salt, namespace.tenant]).encode()
-        request = Request(namespace, np.array(tokens, np.int32), [self._digest(identity)])
+        request = BlockRequest(namespace, np.array(tokens, np.int32), [self._digest(identity)])
         self._extend_chain(request)
         return request
 
-    def _extend_chain(self, request: Request) -> None:
+    def _extend_chain(self, request: BlockRequest) -> None:
         """Hash the whole hash blocks of the tokens that are not hashed yet: each with the digest before it."""
         size = self.config.hash_block
         for end in range(len(request.digests) * size, len(request.tokens) + 1, size):
             own = _token_bytes(request.tokens[end - size : end])
             request.digests.append(self._digest(request.digests[-1] + own))
 
-    def _content(self, request: Request, group: int, index: int) -> Content:
+    def _content(self, request: BlockRequest, group: int, index: int) -> Content:
         """Return what the block at this index of the group's table holds once it is computed."""
         size = self.block_tokens[group]
         links = size // self.config.hash_block
@@ -374,7 +374,7 @@ class BlockCache:
         entries = self._cached.get((content.group, content.digest), [])
         return [block for block in entries if block.content is not None and block.content.equals(content)]
 
-    def _longest_hit(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
+    def _longest_hit(self, request: BlockRequest, limit: int) -> tuple[int, list[list[int]]]:
         """Return the longest prefix that every group can serve, and the table of each group for it."""
         length = limit - limit % self.config.alignment
         while length > 0:
@@ -384,11 +384,11 @@ class BlockCache:
             length -= self.config.alignment
         return 0, [[] for _ in self.config.groups]
 
-    def _hit_limit(self, request: Request) -> int:
+    def _hit_limit(self, request: BlockRequest) -> int:
         """Return the tokens that a hit may have at most."""
         return len(request.tokens) - (0 if self.config.hit_whole_prompt else 1)
 
-    def _tables_for(self, request: Request, length: int) -> list[list[int]] | None:
+    def _tables_for(self, request: BlockRequest, length: int) -> list[list[int]] | None:
         """Return the tables for a hit of this length, or None when a group lacks a block that the next token reads."""
         tables: list[list[int]] = [[] for _ in self.config.groups]
         for group in sorted(range(len(tables)), key=lambda index: self.config.groups[index].reach):
@@ -398,7 +398,7 @@ class BlockCache:
             tables[group] = table
         return tables
 
-    def _table_for(self, request: Request, group: int, length: int) -> list[int] | None:
+    def _table_for(self, request: BlockRequest, group: int, length: int) -> list[int] | None:
         """Return one group's table for a hit of this length, or None; searched from the end, where most misses are."""
         first, count = self._first_read(group, length), self._whole_blocks(group, length)
         table = [NULL_BLOCK] * count
@@ -428,41 +428,41 @@ class BlockCache:
             return self._whole_blocks(group, computed) + 1
         return -(-(tokens + self.config.lookahead) // self.block_tokens[group])
 
-    def _state_found(self, request: Request, group: int) -> int:
+    def _state_found(self, request: BlockRequest, group: int) -> int:
         """Return the block with the state at the end of the hit: the entry before the request's own state."""
         index = self._whole_blocks(group, request.cached_tokens) - 1
         return request.tables[group][index] if index >= 0 else NULL_BLOCK
 
     # The life of a request.
 
-    def _missing(self, request: Request, tokens: int) -> int:
+    def _missing(self, request: BlockRequest, tokens: int) -> int:
         """Return the blocks that the tables lack for this many tokens."""
         return sum(
             max(0, self._table_length(group, tokens, request.computed) - len(table))
             for group, table in enumerate(request.tables)
         )
 
-    def _fits_beside_hit(self, request: Request) -> bool:
+    def _fits_beside_hit(self, request: BlockRequest) -> bool:
         """Whether the blocks that the tables lack can be allocated while the blocks of the hit stay."""
         idle = sum(not self._blocks[number].references for number in _found(request))
         return self._missing(request, len(request.tokens)) <= len(self._queue) - idle
 
-    def _do_without_hit(self, request: Request) -> None:
+    def _do_without_hit(self, request: BlockRequest) -> None:
         """Let a request that runs alone start anew: no other request will end and free the missing block."""
         request.cached_tokens, request.computed, request.tables = 0, 0, [[] for _ in request.tables]
 
-    def _take(self, request: Request, found: Sequence[int]) -> None:
+    def _take(self, request: BlockRequest, found: Sequence[int]) -> None:
         """Take the blocks of the hit, then allocate the others."""
         self._touch(found)
         self._grow(request)
 
-    def _grow(self, request: Request) -> None:
+    def _grow(self, request: BlockRequest) -> None:
         """Allocate the blocks that the tables lack."""
         for group, table in enumerate(request.tables):
             while len(table) < self._table_length(group, len(request.tokens), request.computed):
                 table.append(self._allocate())
 
-    def _advance(self, request: Request, computed: int) -> None:
+    def _advance(self, request: BlockRequest, computed: int) -> None:
         """Move the request's own states to the entry in which the next token falls."""
         self._check_running(request)
         if not request.computed <= computed <= len(request.tokens):
@@ -474,7 +474,7 @@ class BlockCache:
             table.extend([NULL_BLOCK] * (self._whole_blocks(group, computed) - len(table)))
             table.append(own)
 
-    def _publish_tokens(self, request: Request, computed: int) -> None:
+    def _publish_tokens(self, request: BlockRequest, computed: int) -> None:
         """Enter the whole blocks of FULL and SWA that hold computed tokens, and never lookahead, in the hash table."""
         for group in self._groups(Component.FULL, Component.SWA):
             count = self._whole_blocks(group, computed)
@@ -483,7 +483,7 @@ class BlockCache:
                     self._publish_block(request, group, index)
             request.published[group] = max(count, request.published[group])
 
-    def _publish_states(self, request: Request, *, last: bool) -> None:
+    def _publish_states(self, request: BlockRequest, *, last: bool) -> None:
         """Enter the state after the computed tokens, and go on in a copy of it; `last`: the request ends here."""
         for group in self._groups(Component.MAMBA):
             table, count = request.tables[group], self._whole_blocks(group, request.computed)
@@ -497,11 +497,11 @@ class BlockCache:
             request.published[group] = count
             self._publish_block(request, group, count - 1)
 
-    def _publish_block(self, request: Request, group: int, index: int) -> None:
+    def _publish_block(self, request: BlockRequest, group: int, index: int) -> None:
         """Enter one block of a table in the hash table."""
         self._store(self._blocks[request.tables[group][index]], self._content(request, group, index))
 
-    def _release_window(self, request: Request) -> None:
+    def _release_window(self, request: BlockRequest) -> None:
         """Release the blocks that no later token reads; the null block takes their place."""
         self._release(
             request,
@@ -512,7 +512,7 @@ class BlockCache:
             ],
         )
 
-    def _release(self, request: Request, entries: Sequence[tuple[int, int]]) -> None:
+    def _release(self, request: BlockRequest, entries: Sequence[tuple[int, int]]) -> None:
         """Release these entries (group, index), the end of the prompt first, so that it is evicted first."""
         for group, index in sorted(entries, key=lambda entry: -(entry[1] + 1) * self.block_tokens[entry[0]]):
             number = request.tables[group][index]
@@ -520,14 +520,14 @@ class BlockCache:
             if number != NULL_BLOCK:
                 self._free(self._blocks[number])
 
-    def _close(self, request: Request) -> None:
+    def _close(self, request: BlockRequest) -> None:
         self._requests.remove(request)
         self._release(
             request, [(group, index) for group, table in enumerate(request.tables) for index in range(len(table))]
         )
         request.tables = []
 
-    def _check_running(self, request: Request) -> None:
+    def _check_running(self, request: BlockRequest) -> None:
         if request not in self._requests:
             raise ValueError(f"expected a running request, found one that ended, with {len(request.tokens)} tokens")
 
@@ -586,7 +586,7 @@ class BlockCache:
         self._events.append(event)
 
 
-def _found(request: Request) -> list[int]:
+def _found(request: BlockRequest) -> list[int]:
     """Return the blocks in the tables of a request that was not admitted yet: those of its hit."""
     return [number for table in request.tables for number in table if number != NULL_BLOCK]
 

@@ -12,7 +12,15 @@ import numpy as np
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
-from hicache.testing.caches.block_cache import NULL_BLOCK, BlockCache, BlockCacheConfig, Digest, Group, Request, sha256
+from hicache.testing.caches.block_cache import (
+    NULL_BLOCK,
+    BlockCache,
+    BlockCacheConfig,
+    BlockRequest,
+    Digest,
+    Group,
+    sha256,
+)
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.types import Component, Event, Key, Pool, Sizes, Slots, Tier, Tokens
@@ -93,20 +101,20 @@ class BlockCacheAdapter(CacheAdapter):
         state = self.cache.state(request)
         return Admission(request, self.tables(request)[FULL], request.cached_tokens, state, loading=False)
 
-    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+    def extend(self, request: BlockRequest, tokens: Tokens) -> Slots | None:
         return self.tables(request)[FULL] if self.cache.extend(request, tokens) else None
 
-    def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
+    def checkpoint(self, request: BlockRequest, computed_tokens: int) -> Slots:
         self.cache.checkpoint(request, computed_tokens)
         return self.tables(request)[FULL]
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: BlockRequest) -> None:
         self.cache.finish(request)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: BlockRequest) -> None:
         self.cache.abort(request)
 
-    def tables(self, request: Request) -> Mapping[str, Slots]:
+    def tables(self, request: BlockRequest) -> Mapping[str, Slots]:
         found: dict[str, Slots] = {}
         for group, component in enumerate(self._components):
             if component == MAMBA:

@@ -24,7 +24,7 @@ from hicache.testing.caches.offload_cache import (
     Digest,
     OffloadCache,
     OffloadCacheConfig,
-    Transfer,
+    OffloadTransfer,
     sha256,
 )
 from hicache.testing.configurations import USUAL_LAYOUTS
@@ -104,12 +104,12 @@ class StoredObjects:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class OffloadRequest:
     """A running request. `load`: the retrieval that it waits for."""
 
     key: Key
     blocks: list[int]
-    load: Transfer | None = None
+    load: OffloadTransfer | None = None
 
 
 class ChunkCacheAdapter(CacheAdapter):
@@ -147,17 +147,17 @@ class ChunkCacheAdapter(CacheAdapter):
         """Open the cache. Raises ConfigurationError when it does not support the configuration."""
 
     @abstractmethod
-    def _store(self, request: Request, tokens: int) -> None:
+    def _store(self, request: OffloadRequest, tokens: int) -> None:
         """Store the first tokens of a request, which were computed."""
 
     # Requests.
 
-    def resume(self, request: Request) -> Admission | None:
+    def resume(self, request: OffloadRequest) -> Admission | None:
         if request.load is not None and not request.load.is_applied:
             return None
         return self._admission(request, self._arrived(request), loading=False)
 
-    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+    def extend(self, request: OffloadRequest, tokens: Tokens) -> Slots | None:
         missing = self._blocks_for(len(request.key.tokens) + len(tokens)) - len(request.blocks)
         blocks = self.device.take(missing)
         if blocks is None:
@@ -166,19 +166,19 @@ class ChunkCacheAdapter(CacheAdapter):
         request.key = Key(np.concatenate((request.key.tokens, tokens)), request.key.namespace)
         return self.device.slots(request.blocks)
 
-    def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
+    def checkpoint(self, request: OffloadRequest, computed_tokens: int) -> Slots:
         if self._geometry.publish is Publish.CHUNK:
             self._store(request, computed_tokens)
         return self.device.slots(request.blocks)
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: OffloadRequest) -> None:
         self._store(request, len(request.key.tokens))
         self.device.leave(request.blocks, self._busy())
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OffloadRequest) -> None:
         self.device.leave(request.blocks, self._busy())
 
-    def tables(self, request: Request) -> Mapping[str, Slots]:
+    def tables(self, request: OffloadRequest) -> Mapping[str, Slots]:
         return {FULL: self.device.slots(request.blocks)}
 
     # Transfers.
@@ -196,13 +196,13 @@ class ChunkCacheAdapter(CacheAdapter):
         # Each part of a transfer is a chunk, and can fail by itself.
         return [Pending(one, one.kind, len(one.parts), LAYERS, one.layers_done) for one in self.cache.pending()]
 
-    def advance(self, ticket: Transfer) -> None:
+    def advance(self, ticket: OffloadTransfer) -> None:
         self.cache.advance(ticket)
 
-    def complete(self, ticket: Transfer) -> None:
+    def complete(self, ticket: OffloadTransfer) -> None:
         self.cache.complete(ticket)
 
-    def fail(self, ticket: Transfer, parts_done: int) -> None:
+    def fail(self, ticket: OffloadTransfer, parts_done: int) -> None:
         self.cache.fail(ticket, parts_done)
 
     # The model runner.
@@ -246,16 +246,16 @@ class ChunkCacheAdapter(CacheAdapter):
     def _blocks_for(self, tokens: int) -> int:
         return self._geometry.blocks_of(tokens)[FULL]
 
-    def _admitted(self, request: Request, found: int) -> Admission:
+    def _admitted(self, request: OffloadRequest, found: int) -> Admission:
         """What an admission answers that found so many tokens, and has started to retrieve them."""
         self._complete_unstepped()
         waits = request.load is not None and not request.load.is_applied
         return self._admission(request, found if waits else self._arrived(request), loading=waits)
 
-    def _admission(self, request: Request, cached: int, *, loading: bool) -> Admission:
+    def _admission(self, request: OffloadRequest, cached: int, *, loading: bool) -> Admission:
         return Admission(request, self.device.slots(request.blocks), cached, None, loading=loading)
 
-    def _arrived(self, request: Request) -> int:
+    def _arrived(self, request: OffloadRequest) -> int:
         return 0 if request.load is None else request.load.arrived
 
     def _complete_unstepped(self) -> None:
@@ -272,11 +272,11 @@ class ChunkCacheAdapter(CacheAdapter):
         """The free blocks of the device."""
         return self.device.free
 
-    def _held(self, transfer: Transfer) -> Slots:
+    def _held(self, transfer: OffloadTransfer) -> Slots:
         """The slots of the device that a transfer keeps until it is applied."""
         return np.concatenate([part.device for part in transfer.parts])
 
-    def _transfer_view(self, transfer: Transfer) -> TransferView:
+    def _transfer_view(self, transfer: OffloadTransfer) -> TransferView:
         host = [
             np.empty(0, dtype=np.int64),
             *(part.chunk.slots for part in transfer.parts if part.chunk.slots is not None),
@@ -324,7 +324,7 @@ class OffloadCacheAdapter(ChunkCacheAdapter):
         if blocks is None:
             self.cache.unpin(found)
             return None
-        request = Request(key, blocks)
+        request = OffloadRequest(key, blocks)
         if found.chunks:
             request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
         return self._admitted(request, found.tokens)
@@ -339,7 +339,7 @@ class OffloadCacheAdapter(ChunkCacheAdapter):
         # Looked up for each call: `colliding` may replace the function while the cache is open.
         return type(self).digest(data)
 
-    def _store(self, request: Request, tokens: int) -> None:
+    def _store(self, request: OffloadRequest, tokens: int) -> None:
         self.cache.store(request.key.tokens[:tokens], request.key.namespace, self.device.slots(request.blocks)[:tokens])
         self._complete_unstepped()
 

@@ -50,7 +50,7 @@ class Device(Protocol):
         """Write bytes to these slots."""
 
 
-class Objects(Protocol):
+class ChunkObjects(Protocol):
     """A storage tier: objects by name."""
 
     def get(self, name: str) -> bytes | None:
@@ -99,7 +99,7 @@ class Lookup:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class ChunkPart:
     """One chunk in a transfer. `device`: the engine's slots. `has_failed`: it did not arrive."""
 
     chunk: Chunk
@@ -108,7 +108,7 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Transfer:
+class OffloadTransfer:
     """A store or a retrieval, from its start until `step` has applied it.
 
     `layers_done`: the layers that were copied. `lookup`: of a retrieval, what it holds. `arrived`: the tokens that a
@@ -116,7 +116,7 @@ class Transfer:
     """
 
     kind: TransferKind
-    parts: list[Part]
+    parts: list[ChunkPart]
     lookup: Lookup | None = None
     layers_done: int = 0
     has_ended: bool = False
@@ -132,7 +132,7 @@ class ChunkCache(ABC):
         self._device = device
         # Slot 0 is padding, as in every pool.
         self.memory = np.zeros((config.layers, config.host_tokens + 1, config.slot_bytes), dtype=np.uint8)
-        self._transfers: list[Transfer] = []
+        self._transfers: list[OffloadTransfer] = []
 
     @abstractmethod
     def chunks(self) -> tuple[Chunk, ...]:
@@ -143,14 +143,14 @@ class ChunkCache(ABC):
         """The free slots of the host."""
 
     @abstractmethod
-    def _apply(self, transfer: Transfer) -> None:
+    def _apply(self, transfer: OffloadTransfer) -> None:
         """Take over the result of a transfer that has ended."""
 
-    def pending(self) -> list[Transfer]:
+    def pending(self) -> list[OffloadTransfer]:
         """The transfers that have not ended, oldest first."""
         return [one for one in self._transfers if not one.has_ended]
 
-    def advance(self, transfer: Transfer) -> None:
+    def advance(self, transfer: OffloadTransfer) -> None:
         """Copy one more layer of a transfer."""
         self._check_pending(transfer)
         for part in transfer.parts:
@@ -158,12 +158,12 @@ class ChunkCache(ABC):
         transfer.layers_done += 1
         transfer.has_ended = transfer.layers_done == self.config.layers
 
-    def complete(self, transfer: Transfer) -> None:
+    def complete(self, transfer: OffloadTransfer) -> None:
         """Copy all remaining layers of a transfer."""
         while not transfer.has_ended:
             self.advance(transfer)
 
-    def fail(self, transfer: Transfer, parts_done: int) -> None:
+    def fail(self, transfer: OffloadTransfer, parts_done: int) -> None:
         """End a transfer after its first parts; the others fail."""
         self._check_pending(transfer)
         for part in transfer.parts[parts_done:]:
@@ -175,24 +175,24 @@ class ChunkCache(ABC):
         for transfer in [one for one in self._transfers if one.has_ended]:
             self._take_over(transfer)
 
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[OffloadTransfer, ...]:
         """All transfers that are not applied."""
         return tuple(self._transfers)
 
-    def _take_over(self, transfer: Transfer) -> None:
+    def _take_over(self, transfer: OffloadTransfer) -> None:
         self._transfers.remove(transfer)
         transfer.is_applied = True
         self._apply(transfer)
 
-    def _start(self, transfer: Transfer) -> Transfer:
+    def _start(self, transfer: OffloadTransfer) -> OffloadTransfer:
         self._transfers.append(transfer)
         return transfer
 
-    def _check_pending(self, transfer: Transfer) -> None:
+    def _check_pending(self, transfer: OffloadTransfer) -> None:
         if transfer not in self._transfers or transfer.has_ended:
             raise ValueError(f"expected a pending transfer, found one that has ended: {transfer.kind.value}")
 
-    def _copy(self, kind: TransferKind, part: Part, layer: int) -> None:
+    def _copy(self, kind: TransferKind, part: ChunkPart, layer: int) -> None:
         if part.has_failed:
             return
         if kind is TransferKind.BACKUP:
@@ -211,17 +211,17 @@ class ChunkCache(ABC):
         data: Bytes = self.memory[layer, chunk.slots]
         return data
 
-    def _parts(self, chunks: Sequence[Chunk], device: Slots) -> list[Part]:
+    def _parts(self, chunks: Sequence[Chunk], device: Slots) -> list[ChunkPart]:
         """Return the parts of a transfer of chunks, which has slots of the engine for each token."""
         size = self.config.chunk_tokens
-        return [Part(chunk, device[at * size : (at + 1) * size]) for at, chunk in enumerate(chunks)]
+        return [ChunkPart(chunk, device[at * size : (at + 1) * size]) for at, chunk in enumerate(chunks)]
 
     def _slots(self, number: int) -> Slots:
         """Return the slots of the chunk that is so many chunks from the start of the memory."""
         first = 1 + number * self.config.chunk_tokens  # slot 0 is padding
         return np.arange(first, first + self.config.chunk_tokens, dtype=np.int64)
 
-    def _arrived(self, transfer: Transfer) -> int:
+    def _arrived(self, transfer: OffloadTransfer) -> int:
         """Return how many chunks arrived without a gap."""
         return next((at for at, part in enumerate(transfer.parts) if part.has_failed), len(transfer.parts))
 
@@ -238,7 +238,7 @@ class OffloadCache(ChunkCache):
     """A cache of chunks in host memory and, with `objects`, in storage. `digest`: the hash of the chain."""
 
     def __init__(
-        self, config: OffloadCacheConfig, device: Device, objects: Objects | None = None, digest: Digest = sha256
+        self, config: OffloadCacheConfig, device: Device, objects: ChunkObjects | None = None, digest: Digest = sha256
     ) -> None:
         super().__init__(config, device)
         self._objects = objects
@@ -268,14 +268,14 @@ class OffloadCache(ChunkCache):
         for chunk in lookup.chunks:
             chunk.pins -= 1
 
-    def retrieve(self, lookup: Lookup, slots: Slots) -> Transfer:
+    def retrieve(self, lookup: Lookup, slots: Slots) -> OffloadTransfer:
         """Start to copy what was found and pinned to slots of the engine, which must stay until the transfer ends.
 
         Its pins are released when the transfer is applied.
         """
-        return self._start(Transfer(TransferKind.LOAD, self._parts(lookup.chunks, slots), lookup))
+        return self._start(OffloadTransfer(TransferKind.LOAD, self._parts(lookup.chunks, slots), lookup))
 
-    def store(self, tokens: Tokens, namespace: Namespace, slots: Slots) -> Transfer | None:
+    def store(self, tokens: Tokens, namespace: Namespace, slots: Slots) -> OffloadTransfer | None:
         """Start to copy the whole chunks of computed tokens that are not there yet; None if there is none.
 
         `slots`: of the engine, one for each token; they must stay until the transfer ends. Chunks after one for which
@@ -285,7 +285,7 @@ class OffloadCache(ChunkCache):
         known = [self._state.chunks[identity] for identity in wanted if identity in self._state.chunks]
         self._touch(known)
         coming = {part.chunk.identity for one in self._transfers for part in _stores(one)}
-        parts: list[Part] = []
+        parts: list[ChunkPart] = []
         for at, identity in enumerate(wanted):
             if identity in self._state.chunks or identity in coming:
                 continue
@@ -293,8 +293,8 @@ class OffloadCache(ChunkCache):
             if own is None:
                 break
             first = at * self.config.chunk_tokens
-            parts.append(Part(Chunk(identity, own), slots[first : first + self.config.chunk_tokens]))
-        return self._start(Transfer(TransferKind.BACKUP, parts)) if parts else None
+            parts.append(ChunkPart(Chunk(identity, own), slots[first : first + self.config.chunk_tokens]))
+        return self._start(OffloadTransfer(TransferKind.BACKUP, parts)) if parts else None
 
     # Read-only.
 
@@ -364,13 +364,13 @@ class OffloadCache(ChunkCache):
         stored: Bytes = np.frombuffer(content, dtype=np.uint8).reshape(shape)[layer]
         return stored
 
-    def _apply(self, transfer: Transfer) -> None:
+    def _apply(self, transfer: OffloadTransfer) -> None:
         if transfer.kind is TransferKind.BACKUP:
             self._apply_store(transfer)
         else:
             self._apply_retrieval(transfer)
 
-    def _apply_store(self, transfer: Transfer) -> None:
+    def _apply_store(self, transfer: OffloadTransfer) -> None:
         """Let look-ups find what arrived. The first chunk comes last, as the most recently used one."""
         for part in reversed(transfer.parts):
             if part.has_failed:
@@ -378,7 +378,7 @@ class OffloadCache(ChunkCache):
             else:
                 self._keep(part.chunk)
 
-    def _discard(self, part: Part) -> None:
+    def _discard(self, part: ChunkPart) -> None:
         """Give back the slots of a chunk that did not arrive."""
         if part.chunk.slots is not None:
             self._state.free.extend(part.chunk.slots.tolist())
@@ -389,7 +389,7 @@ class OffloadCache(ChunkCache):
             content = self.memory[:, chunk.slots].tobytes()
             chunk.is_stored = self._objects.set(self.object_name(chunk.identity), content)
 
-    def _apply_retrieval(self, transfer: Transfer) -> None:
+    def _apply_retrieval(self, transfer: OffloadTransfer) -> None:
         transfer.arrived = self._arrived(transfer) * self.config.chunk_tokens
         if transfer.lookup is not None:
             self.unpin(transfer.lookup)
@@ -405,5 +405,5 @@ class OffloadCache(ChunkCache):
             del self._state.chunks[chunk.identity]
 
 
-def _stores(transfer: Transfer) -> list[Part]:
+def _stores(transfer: OffloadTransfer) -> list[ChunkPart]:
     return transfer.parts if transfer.kind is TransferKind.BACKUP else []

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hicache.testing.cuda.races import Shadow, Where
-from hicache.testing.cuda.streams import Machine, Mark, ModelStream
+from hicache.testing.cuda.streams import Machine, ModelStream, StreamMark
 
 POISON = 0xAB
 """What freed memory is overwritten with."""
@@ -118,7 +118,7 @@ class MemoryMap:
     def _freed(self, piece: Memory, stream: ModelStream | None) -> None:
         # Torch records an event on each stream that it knows of, and reuses the memory when all have fired.
         self.remove(piece)
-        after: list[Mark] = [user.mark() for user in piece.users.values()]
+        after: list[StreamMark] = [user.mark() for user in piece.users.values()]
         after += [stream.mark()] if stream else []
         device = piece.device or torch.device("cpu")
         self._machine.reuse(Bytes(piece, piece.raw), device, after, lambda: piece.raw.fill_(POISON))

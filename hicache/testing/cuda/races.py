@@ -23,7 +23,7 @@ def join(clock: Clock, other: Clock) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Access:
+class SlotAccess:
     """One operation of one actor: a stream, the host, or the allocator.
 
     `number`: counts those of the actor. `clock`: what has happened before. `place`: where in the source the host asked
@@ -52,8 +52,8 @@ class Race:
     memory: str
     address: int
     touched: tuple[int, int]
-    first: tuple[str, Access]
-    second: tuple[str, Access]
+    first: tuple[str, SlotAccess]
+    second: tuple[str, SlotAccess]
 
     def covers(self, address: int) -> bool:
         """Whether an address is among the bytes, or between them."""
@@ -70,12 +70,12 @@ class RaceLog:
 
     def __init__(self) -> None:
         self.races: list[Race] = []
-        self._accesses: dict[tuple[int, int], Access] = {}
+        self._accesses: dict[tuple[int, int], SlotAccess] = {}
         self._end = 0
 
-    def access(self, actor: int, number: int, clock: Clock, operation: str, on: str, place: str) -> Access:
+    def access(self, actor: int, number: int, clock: Clock, operation: str, on: str, place: str) -> SlotAccess:
         """Note an access."""
-        made = Access(actor, number, dict(clock), operation, on, place)
+        made = SlotAccess(actor, number, dict(clock), operation, on, place)
         self._accesses[actor, number] = made
         return made
 
@@ -84,7 +84,7 @@ class RaceLog:
         self._end += size_bytes
         return self._end - size_bytes
 
-    def find(self, actor: int, number: int) -> Access:
+    def find(self, actor: int, number: int) -> SlotAccess:
         """An access that was noted."""
         return self._accesses[actor, number]
 
@@ -99,7 +99,7 @@ class Shadow:
         self._size_bytes = size_bytes
         self._latest: dict[tuple[int, bool], npt.NDArray[np.int64]] = {}
 
-    def touch(self, access: Access, where: Where, *, is_write: bool) -> None:
+    def touch(self, access: SlotAccess, where: Where, *, is_write: bool) -> None:
         """Check an access against all that ran before, when it runs."""
         if not (where.stop > where.start if isinstance(where, slice) else len(where)):
             return
@@ -115,7 +115,9 @@ class Shadow:
             own = self._latest[access.actor, is_write] = np.zeros(self._size_bytes, dtype=np.int64)
         own[where] = access.number
 
-    def _report(self, first: tuple[Access, bool], second: tuple[Access, bool], touched: npt.NDArray[np.intp]) -> None:
+    def _report(
+        self, first: tuple[SlotAccess, bool], second: tuple[SlotAccess, bool], touched: npt.NDArray[np.intp]
+    ) -> None:
         ends = (int(touched.min()), int(touched.max()) + 1)
         (one, was_write), (other, is_write) = first, second
         did, does = ("written" if was_write else "read"), ("written" if is_write else "read")

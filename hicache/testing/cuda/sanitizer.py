@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from torch.cuda._sanitizer import EventHandler, SynchronizationError
 
-from hicache.testing.cuda.races import Access, Race, Where
+from hicache.testing.cuda.races import Race, SlotAccess, Where
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Launch:
+class KernelLaunch:
     """A launch, and the bytes that it turned out to touch when it ran, by address."""
 
-    access: Access
+    access: SlotAccess
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
 
@@ -28,19 +28,19 @@ class Sanitizer:
     """
 
     def __init__(self) -> None:
-        self._asked: list[Launch | tuple[str, tuple[int, ...]]] = []
-        self._launches: dict[Access, Launch] = {}
+        self._asked: list[KernelLaunch | tuple[str, tuple[int, ...]]] = []
+        self._launches: dict[SlotAccess, KernelLaunch] = {}
 
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
         self._asked.append((what, numbers))
 
-    def launched(self, access: Access) -> None:
+    def launched(self, access: SlotAccess) -> None:
         """A launch on a stream."""
-        self._launches[access] = Launch(access)
+        self._launches[access] = KernelLaunch(access)
         self._asked.append(self._launches[access])
 
-    def touched(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+    def touched(self, access: SlotAccess, address: int, where: Where, *, is_write: bool) -> None:
         """A launch runs, and reads or writes some bytes of the memory at an address."""
         launch = self._launches.get(access)
         if launch is not None:
@@ -53,7 +53,7 @@ class Sanitizer:
         names: defaultdict[int, list[str]] = defaultdict(list)
         alike = self._alike()
         for asked in self._asked:
-            if isinstance(asked, Launch):
+            if isinstance(asked, KernelLaunch):
                 access, written = asked.access, asked.writes & alike.keys()
                 read = (asked.reads & alike.keys()) - written
                 for error in engine._handle_kernel_launch(access.actor, read, written, set(), access.operation, names):
@@ -81,5 +81,5 @@ class Sanitizer:
         is_explained = all(any(race.covers(byte) for race in of_streams) for byte in found)
         return is_explained and all(any(race.covers(byte) for byte in found) for race in of_streams)
 
-    def _knows(self, access: Access) -> bool:
+    def _knows(self, access: SlotAccess) -> bool:
         return access in self._launches

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from hicache.testing.cuda.races import Access, Clock, RaceLog, Shadow, Where, join
+from hicache.testing.cuda.races import Clock, RaceLog, Shadow, SlotAccess, Where, join
 
 HOST = 0
 """The host as an actor: all its threads."""
@@ -32,7 +32,7 @@ class Touch(Protocol):
         """The bytes."""
 
 
-class Mark:
+class StreamMark:
     """A place in a stream, which the stream has come to or not. `clock`: what happens before."""
 
     __slots__ = ("clock", "is_reached")
@@ -55,7 +55,7 @@ class ModelStream:
         self.cuda_stream = next(machine.actors)
         self.clock = clock
         self._machine = machine
-        self._work: deque[tuple[Mark | None, Callable[[], object]]] = deque()
+        self._work: deque[tuple[StreamMark | None, Callable[[], object]]] = deque()
 
     def __repr__(self) -> str:
         return self.name
@@ -85,7 +85,9 @@ class ModelStream:
 
     def query(self) -> bool:
         """Whether all work so far is done."""
-        return self._machine.has_reached(self.mark() if self._work else Mark(self.clock), is_reached=not self._work)
+        return self._machine.has_reached(
+            self.mark() if self._work else StreamMark(self.clock), is_reached=not self._work
+        )
 
     # As the model needs it.
 
@@ -99,13 +101,13 @@ class ModelStream:
         """Whether a piece of work may be done now."""
         return bool(self._work) and (self._work[0][0] is None or self._work[0][0].is_reached)
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamMark:
         """The end of the work so far."""
-        mark = Mark(dict(self.clock))
+        mark = StreamMark(dict(self.clock))
         self._work.append((None, mark.reach))
         return mark
 
-    def wait_mark(self, mark: Mark) -> None:
+    def wait_mark(self, mark: StreamMark) -> None:
         """Hold back what comes after until the mark is reached."""
         join(self.clock, mark.clock)
         self._work.append((mark, lambda: None))
@@ -141,7 +143,7 @@ class ModelStream:
         """As `run`, but memory that it makes free is not reused yet."""
         if not self.may_run:
             return False
-        with Running():
+        with RunningWork():
             self._work.popleft()[1]()
         return True
 
@@ -151,7 +153,7 @@ class ModelEvent:
 
     def __init__(self, machine: Machine) -> None:
         self.number = next(machine.events)
-        self.mark: Mark | None = None
+        self.mark: StreamMark | None = None
         self._machine = machine
         self._device: torch.device | None = None
         machine.told("event_creation", self.number)
@@ -189,10 +191,10 @@ class Observer(Protocol):
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
 
-    def launched(self, access: Access) -> None:
+    def launched(self, access: SlotAccess) -> None:
         """A launch on a stream."""
 
-    def touched(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+    def touched(self, access: SlotAccess, address: int, where: Where, *, is_write: bool) -> None:
         """A launch runs, and reads or writes some bytes of the memory at an address."""
 
 
@@ -231,7 +233,9 @@ class Machine:
         self.told("stream_creation", stream.cuda_stream)
         return stream
 
-    def reuse(self, memory: Touch, device: torch.device, after: Iterable[Mark], poison: Callable[[], object]) -> None:
+    def reuse(
+        self, memory: Touch, device: torch.device, after: Iterable[StreamMark], poison: Callable[[], object]
+    ) -> None:
         """Another owner writes freed memory as soon as some marks are reached."""
         stream = ModelStream(self, device, "the memory allocator", dict(self.clock))
         for mark in after:
@@ -248,7 +252,7 @@ class Machine:
 
     # Accesses.
 
-    def access(self, stream: ModelStream | None, operation: str) -> Access:
+    def access(self, stream: ModelStream | None, operation: str) -> SlotAccess:
         """Note an access by work that a stream is given now, or by the host."""
         actor = stream.cuda_stream if stream else HOST
         number = self._numbers[actor] = self._numbers.get(actor, 0) + 1
@@ -280,14 +284,14 @@ class Machine:
                 if not self.run():
                     return
 
-    def has_reached(self, mark: Mark, *, is_reached: bool = False) -> bool:
+    def has_reached(self, mark: StreamMark, *, is_reached: bool = False) -> bool:
         """Whether a stream has come to a mark. If so, the host knows that what was before it is done."""
         self.pass_time()
         if is_reached or mark.is_reached:
             join(self.clock, mark.clock)
         return is_reached or mark.is_reached
 
-    def wait(self, mark: Mark, why: str) -> None:
+    def wait(self, mark: StreamMark, why: str) -> None:
         """Run streams until one has come to a mark."""
         if not mark.is_reached:
             self.waits.append(f"{why}, called by {_place()}")
@@ -316,18 +320,18 @@ class Machine:
         if self._observer is not None:
             self._observer.told(what, *numbers)
 
-    def told_launch(self, stream: ModelStream, access: Access) -> None:
+    def told_launch(self, stream: ModelStream, access: SlotAccess) -> None:
         """Report a launch to the observer, which is not notified of the allocator."""
         if self._observer is not None and stream in self.streams:
             self._observer.launched(access)
 
-    def told_touch(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+    def told_touch(self, access: SlotAccess, address: int, where: Where, *, is_write: bool) -> None:
         """Tell the observer what a launch touches."""
         if self._observer is not None:
             self._observer.touched(access, address, where, is_write=is_write)
 
 
-class Running:
+class RunningWork:
     """While work runs, what it does with tensors is what they are on the CPU."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ CRASHED_PHASE = "???"
 """The phase of the report for a test whose worker process died."""
 
 
-class Journal:
+class ReportJournal:
     """The test reports received so far, from this process or from workers."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ def mark_obsolete(report: pytest.TestReport, place: str) -> None:
     report.user_properties.append(to_property([OUTDATED]))
 
 
-class Tally:
+class RunTally:
     """Counts over the executions of one run. `contract`: the clauses that it is about. `applying`: to its subject."""
 
     def __init__(

@@ -16,7 +16,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.failures import OUTDATED
 from hicache.testing.plugin.renamed_tests import ids_of, new_id
 from hicache.testing.plugin.tags import SUITES
-from hicache.testing.report.fields import Fields
+from hicache.testing.report.fields import RecordFields
 from hicache.testing.report.run import Execution, Outcome
 
 KINDS = ("unsupported", "bug", "future")
@@ -119,7 +119,7 @@ def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
 
     A file of an unknown format is refused, with the known ones.
     """
-    fields = Fields(str(path), "", read_table(f"@{path}"))
+    fields = RecordFields(str(path), "", read_table(f"@{path}"))
     written = format_of(fields)
     entries = tuple(
         entry
@@ -130,7 +130,7 @@ def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
     return entries
 
 
-def format_of(fields: Fields) -> int:
+def format_of(fields: RecordFields) -> int:
     """The format of a list. Raises ConfigurationError if it is unknown."""
     written = fields.integer("format") if "format" in fields.table else _UNSTATED_FORMAT
     if written not in _TABLES:
@@ -141,7 +141,7 @@ def format_of(fields: Fields) -> int:
     return written
 
 
-def _entries(place: str, fields: Fields, written: int) -> Iterator[KnownFailure]:
+def _entries(place: str, fields: RecordFields, written: int) -> Iterator[KnownFailure]:
     ids = {"id": fields.text("id")} if written == 1 else {f"ids[{n}]": one for n, one in enumerate(fields.texts("ids"))}
     kind, reason, link = fields.choice("kind", KINDS), fields.text("reason"), fields.text("link")
     fields.refuse_unread()

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hicache.config import read_table
-from hicache.testing.report.fields import Fields
+from hicache.testing.report.fields import RecordFields
 
 TABLE = Path(__file__).with_suffix(".toml")
 
 
 def read_renames(path: Path) -> dict[str, str]:
     """The new ids of tests by their old ids. Raises ConfigurationError for a file without them."""
-    fields = Fields(str(path), "", read_table(path))
+    fields = RecordFields(str(path), "", read_table(path))
     found = fields.texts_by_name("renamed")
     fields.refuse_unread()
     return found

@@ -30,7 +30,7 @@ from hicache.testing.plugin.failures import (
     to_property,
 )
 from hicache.testing.plugin.items import KNOWN_FAILURE
-from hicache.testing.plugin.journal import Journal, Tally
+from hicache.testing.plugin.journal import ReportJournal, RunTally
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures, renamed
 from hicache.testing.plugin.options import (
     BACKEND,
@@ -97,13 +97,13 @@ class SuiteSession:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        self.journal = Journal()
+        self.journal = ReportJournal()
         self.workers = Workers(config)
         self._config = config
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
         self.repetition = Repetition(is_on=REPEAT.switch(config) and not config.getoption("reruns", None))
-        self._tally = Tally((), CONTRACT, ())
+        self._tally = RunTally((), CONTRACT, ())
         self._lines: list[str] = []
         if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
             raise pytest.UsageError(f"-k: the contract has no clause {', '.join(unknown)}")
@@ -147,7 +147,7 @@ class SuiteSession:
         if session.exitstatus != pytest.ExitCode.INTERRUPTED and (left := self.workers.left_behind()):
             executions = (*executions, failed_workers(self._config, executions, left))
         contract = contract_of(self._config, executions)
-        self._tally = Tally(executions, contract, self._applying(executions, contract))
+        self._tally = RunTally(executions, contract, self._applying(executions, contract))
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
             nothing = problems == [NOTHING_VERIFIED]

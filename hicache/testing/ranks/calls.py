@@ -21,7 +21,7 @@ PAUSE_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One collective. `operation`: MIN, MAX, broadcast, barrier, or another name. `count`: the number of values."""
 
     operation: str
@@ -43,7 +43,7 @@ class GroupCall:
     size: int
     number: int
     timeout_s: float
-    came: Mapping[int, Call]
+    came: Mapping[int, CollectiveCall]
     left: Mapping[int, str]
 
     def error(self) -> RankError | None:
@@ -55,7 +55,7 @@ class GroupCall:
         messages = dict(self._differences(usual))
         return RankError("; ".join(messages.values()), self.group, tuple(messages)) if messages else None
 
-    def _differences(self, usual: Call) -> Iterator[tuple[int, str]]:
+    def _differences(self, usual: CollectiveCall) -> Iterator[tuple[int, str]]:
         call = f"call {self.number} ({usual})"
         for rank in range(self.size):
             who, found = f"rank {rank} of {self.group}", self.came.get(rank)
@@ -109,12 +109,12 @@ class ComparedCalls:
     def __init__(self, rank: int, channel: SideChannel, note: Callable[[str], None]) -> None:
         self.rank = rank
         self.channel = channel
-        self.calls: list[Call] = []
+        self.calls: list[CollectiveCall] = []
         self._note = note
         self._exchanges = 0
         self._error: RankError | None = None
 
-    def compare(self, call: Call, payload: str) -> list[str]:
+    def compare(self, call: CollectiveCall, payload: str) -> list[str]:
         """Compare the next call with the other ranks' calls, and return the payload of each rank, by rank.
 
         Raises RankError on every rank, now and at each later call, when a rank skips the call or makes another one.
@@ -123,7 +123,7 @@ class ComparedCalls:
         self.calls.append(call)
         return self._exchange(call, len(self.calls), payload)
 
-    def require_between_calls(self, call: Call) -> None:
+    def require_between_calls(self, call: CollectiveCall) -> None:
         """Check that all ranks are between the same two calls. Raises RankError on every rank when one is not.
 
         `call`: what this rank does next, which is not a collective of this group.
@@ -131,7 +131,7 @@ class ComparedCalls:
         self._require_unbroken()
         self._exchange(call, len(self.calls) + 1, "")
 
-    def _exchange(self, call: Call, number: int, payload: str) -> list[str]:
+    def _exchange(self, call: CollectiveCall, number: int, payload: str) -> list[str]:
         self._note(f"call {number} of {self.channel.name} ({call})")
         self._exchanges += 1
         text = json.dumps([call.operation, call.purpose, call.count, payload])
@@ -141,7 +141,7 @@ class ComparedCalls:
             self._error = error
             raise
         entries = {rank: json.loads(texts[rank]) for rank in sorted(texts)}
-        came = {rank: Call(*words[:3]) for rank, words in entries.items()}
+        came = {rank: CollectiveCall(*words[:3]) for rank, words in entries.items()}
         channel = self.channel
         self._error = GroupCall(channel.name, channel.size, number, channel.timeout_s, came, left).error()
         if self._error is not None:
@@ -201,7 +201,7 @@ class LocalSideChannel:
             self._changed.notify_all()
 
 
-class Store(Protocol):
+class TextStore(Protocol):
     """The methods that are used of torch.distributed's stores."""
 
     def set(self, key: str, value: str) -> None:
@@ -217,7 +217,7 @@ class Store(Protocol):
 class StoreSideChannel:
     """One rank's end of a channel. `key`: unique to the group in the store."""
 
-    def __init__(self, store: Store, key: str, name: str, size: int, timeout_s: float) -> None:
+    def __init__(self, store: TextStore, key: str, name: str, size: int, timeout_s: float) -> None:
         self.name = name
         self.size = size
         self.timeout_s = timeout_s
@@ -280,7 +280,7 @@ class ComparedGroup:
         self.compared_calls = compared_calls
 
     @property
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[CollectiveCall]:
         """All calls of this rank so far."""
         return self.compared_calls.calls
 
@@ -301,17 +301,17 @@ class RecordedGroup(ComparedGroup):
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
         """See Group."""
-        self.compared_calls.compare(Call(reduction.value, purpose, len(values)), "")
+        self.compared_calls.compare(CollectiveCall(reduction.value, purpose, len(values)), "")
         return self._inner.reduce(values, reduction, purpose)
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
         """See Group."""
-        self.compared_calls.compare(Call("broadcast", purpose, len(values)), "")
+        self.compared_calls.compare(CollectiveCall("broadcast", purpose, len(values)), "")
         return self._inner.broadcast(values, purpose)
 
     def barrier(self, purpose: str) -> None:
         """See Group."""
-        self.compared_calls.compare(Call("barrier", purpose, 0), "")
+        self.compared_calls.compare(CollectiveCall("barrier", purpose, 0), "")
         self._inner.barrier(purpose)
 
 
@@ -328,17 +328,17 @@ class LocalGroup(ComparedGroup):
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
         """See Group."""
         fold = min if reduction is Reduction.MIN else max
-        given = self._exchange(Call(reduction.value, purpose, len(values)), values)
+        given = self._exchange(CollectiveCall(reduction.value, purpose, len(values)), values)
         return [fold(column) for column in zip(*given, strict=True)]
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
         """See Group."""
-        return self._exchange(Call("broadcast", purpose, len(values)), values)[0]
+        return self._exchange(CollectiveCall("broadcast", purpose, len(values)), values)[0]
 
     def barrier(self, purpose: str) -> None:
         """See Group."""
-        self._exchange(Call("barrier", purpose, 0), ())
+        self._exchange(CollectiveCall("barrier", purpose, 0), ())
 
-    def _exchange(self, call: Call, values: Sequence[int]) -> list[list[int]]:
+    def _exchange(self, call: CollectiveCall, values: Sequence[int]) -> list[list[int]]:
         texts = self.compared_calls.compare(call, json.dumps([int(value) for value in values]))
         return [json.loads(text) for text in texts]

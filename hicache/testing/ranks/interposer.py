@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from hicache.testing.ranks.calls import Call, ComparedCalls
+from hicache.testing.ranks.calls import CollectiveCall, ComparedCalls
 from hicache.testing.violation import violation
 
 ComparedCallsOf = Callable[[str, Sequence[int], int], ComparedCalls]
@@ -50,7 +50,7 @@ class Interposer:
             given = form.bind(*arguments, **options).arguments
             tensor, group = given.get("tensor"), given.get("group") or distributed.group.WORLD
             count = 0 if tensor is None else tensor.numel()
-            call = Call(operation(given), sys._getframe(1).f_code.co_name, count)  # noqa: SLF001
+            call = CollectiveCall(operation(given), sys._getframe(1).f_code.co_name, count)  # noqa: SLF001
             if tensor is not None and tensor.device.type != self._device.type:
                 raise violation("RANK-3", str(call), f"a tensor on {self._device}", f"one on {tensor.device}")
             ranks = distributed.get_process_group_ranks(group)
@@ -138,7 +138,7 @@ def compare_new_groups(all_ranks: ComparedCalls) -> Iterator[None]:
     @wraps(new_group)
     def compared(ranks: Sequence[int] | None = None, *arguments: Any, **options: Any) -> Any:
         members = "all ranks" if ranks is None else f"ranks {', '.join(map(str, ranks))}"
-        all_ranks.compare(Call("new_group", members, 0), "")
+        all_ranks.compare(CollectiveCall("new_group", members, 0), "")
         return new_group(ranks, *arguments, **options)
 
     distributed.new_group = compared

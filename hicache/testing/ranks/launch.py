@@ -16,9 +16,9 @@ from typing import Any, Final
 from hicache.testing.plugin.failures import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.ranks import preloaded
-from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
+from hicache.testing.ranks.outcome import RankFiles, RankOutcome, RanksFailedError
 from hicache.testing.ranks.seen import SEEN
-from hicache.testing.ranks.worker import Task, work
+from hicache.testing.ranks.worker import RankTask, work
 from hicache.testing.ranks.world import Mesh
 
 START_METHOD: Final = "forkserver"
@@ -67,16 +67,18 @@ class Launch:
             raise RanksFailedError(outcomes)
         return [outcome.value for outcome in outcomes]
 
-    def outcomes(self, entry: Callable[..., Any], *arguments: Any) -> list[Outcome]:
+    def outcomes(self, entry: Callable[..., Any], *arguments: Any) -> list[RankOutcome]:
         """Like `values`, but returns the outcome of each rank instead of raising an error."""
         ends_at_s = time.time() + self.deadline_s
-        task = Task(entry, arguments, self.mesh, self.backend, self.folder, self.timeout_s, ends_at_s, self.is_recorded)
+        task = RankTask(
+            entry, arguments, self.mesh, self.backend, self.folder, self.timeout_s, ends_at_s, self.is_recorded
+        )
         exit_codes = self._run(task)
         outcomes = [self._outcome(RankFiles(self.folder, rank), code) for rank, code in enumerate(exit_codes)]
         SEEN.add(outcome.backends for outcome in outcomes)
         return outcomes
 
-    def _run(self, task: Task) -> list[int | None]:
+    def _run(self, task: RankTask) -> list[int | None]:
         """Run all processes until they end or have to be killed. Returns their exit codes; None: it was killed."""
         context = multiprocessing.get_context(START_METHOD)
         context.set_forkserver_preload(_needed(task))
@@ -86,7 +88,7 @@ class Launch:
             _wait_for(processes, end_s)
             return [process.exitcode for process in processes]
 
-    def _outcome(self, files: RankFiles, exit_code: int | None) -> Outcome:
+    def _outcome(self, files: RankFiles, exit_code: int | None) -> RankOutcome:
         found = files.outcome()
         if found is not None:
             return found
@@ -95,15 +97,15 @@ class Launch:
         stack = files.stack.read_text(encoding="utf-8") if files.stack.exists() else ""
         if stack:
             how = f"had not ended within {self.deadline_s:g} s{where}:\n{stack}"
-            return Outcome(files.rank, None, how, (SILENT,))
+            return RankOutcome(files.rank, None, how, (SILENT,))
         if exit_code is None:
-            return Outcome(files.rank, None, f"had not ended when it was killed{where}", (SILENT,))
+            return RankOutcome(files.rank, None, f"had not ended when it was killed{where}", (SILENT,))
         how = f"ended with code {exit_code}{where} and left no outcome:\n{files.words()}"
         _, reason = read_doing(files.doing)
-        return Outcome(files.rank, None, how, (f"{ENDED}: {reason}" if reason else ENDED,))
+        return RankOutcome(files.rank, None, how, (f"{ENDED}: {reason}" if reason else ENDED,))
 
 
-def _needed(task: Task) -> list[str]:
+def _needed(task: RankTask) -> list[str]:
     """The modules that the fork server imports; a cache's only with gloo, as its import may initialise CUDA.
 
     The server imports them once, at the first launch. A later launch may have its entry in another module of tests.

@@ -18,7 +18,7 @@ RAISED = "raised:"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RankOutcome:
     """`value`: what the rank's function returned. `failure`: why it did not return, with a traceback; or empty.
 
     `causes`: of the failure, as of a failed test; empty for an assertion of the test, and for what another rank caused.
@@ -53,7 +53,7 @@ class RanksFailedError(HiCacheError, AssertionError):
     `outcomes`: of all ranks, by rank. `causes`: of all failures. `evidence`: that of the rank that the message names.
     """
 
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+    def __init__(self, outcomes: Sequence[RankOutcome]) -> None:
         failed = sorted((one for one in outcomes if one.failure), key=lambda one: not one.causes)
         head = f"{len(failed)} of {len(outcomes)} ranks failed: rank {failed[0].rank} {_brief(failed[0].failure)}"
         super().__init__("\n\n".join([head, *(f"rank {one.rank} {one.failure}" for one in failed)]))
@@ -97,16 +97,16 @@ class RankFiles:
         lines = self._notes.read_text(encoding="utf-8").splitlines() if self._notes.exists() else []
         return str(json.loads(lines[-1])) if lines else ""
 
-    def write_outcome(self, outcome: Outcome) -> None:
+    def write_outcome(self, outcome: RankOutcome) -> None:
         """Write the outcome atomically."""
         draft = self._outcome.with_suffix(".draft")
         draft.write_bytes(pickle.dumps(outcome))
         draft.rename(self._outcome)
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> RankOutcome | None:
         """The outcome that was written, or None."""
         if not self._outcome.exists():
             return None
         found = pickle.loads(self._outcome.read_bytes())  # noqa: S301 - a child of this process wrote it
-        assert isinstance(found, Outcome), f"{self._outcome} holds {found!r}"
+        assert isinstance(found, RankOutcome), f"{self._outcome} holds {found!r}"
         return found

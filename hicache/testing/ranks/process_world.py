@@ -15,7 +15,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 from hicache.config import Topology
 from hicache.errors import ConfigurationError
 from hicache.parallel.group import Group
-from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, RecordedGroup, StoreSideChannel
+from hicache.testing.ranks.calls import GATHER, CollectiveCall, ComparedCalls, RecordedGroup, StoreSideChannel
 from hicache.testing.ranks.interposer import DeviceRecorder, Interposer, compare_new_groups
 from hicache.testing.ranks.world import Mesh, RankWorld, axes_of, mesh_of
 
@@ -70,7 +70,7 @@ class ProcessWorld(RankWorld):
             Interposer(self._compared_calls_of, self.device).install()
 
     @property
-    def calls(self) -> Mapping[str, Sequence[Call]]:
+    def calls(self) -> Mapping[str, Sequence[CollectiveCall]]:
         return {name: compared_calls.calls for name, compared_calls in self._by_group.items()}
 
     def _compared_of_groups(self) -> Iterable[ComparedCalls]:
@@ -88,7 +88,7 @@ class ProcessWorld(RankWorld):
 
     def await_end(self) -> None:
         """Return when every rank has ended. Raises RankError when one does not."""
-        self._all_ranks.compare(Call(GATHER, "end", 0), "")
+        self._all_ranks.compare(CollectiveCall(GATHER, "end", 0), "")
 
     def leave(self, how: str) -> None:
         for compared_calls in (*self._by_group.values(), self._all_ranks):

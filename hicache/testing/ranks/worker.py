@@ -22,8 +22,8 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from hicache.errors import RankError
 from hicache.testing.plugin.failures import CALLED, DOING, causes_of, evidence, format_visible
 from hicache.testing.processes import end_if_forked, end_running_children, left_threads
-from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
-from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
+from hicache.testing.ranks.calls import GATHER, CollectiveCall, ComparedCalls, StoreSideChannel
+from hicache.testing.ranks.outcome import RAISED, RankFiles, RankOutcome
 from hicache.testing.ranks.process_world import ProcessWorld
 from hicache.testing.ranks.world import Mesh
 
@@ -38,7 +38,7 @@ STACK_MARGIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RankTask:
     """The arguments of every process. `entry`: called with the world and the arguments. `ends_at_s`: in time.time()."""
 
     entry: Callable[..., Any]
@@ -51,7 +51,7 @@ class Task:
     is_recorded: bool
 
 
-def work(rank: int, task: Task) -> None:
+def work(rank: int, task: RankTask) -> None:
     """Run one rank."""
     number, size = str(rank), str(task.mesh.ranks)
     os.environ.update(RANK=number, LOCAL_RANK=number, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
@@ -77,11 +77,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_rank(task: Task, files: RankFiles) -> None:
+def _run_rank(task: RankTask, files: RankFiles) -> None:
     try:
         world = _join(task, files)
     except Exception:  # noqa: BLE001 - every error is this rank's outcome
-        files.write_outcome(Outcome(files.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
+        files.write_outcome(RankOutcome(files.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
         return
     outcome = _run(task, world, files.rank)
     if not outcome.failure:
@@ -94,7 +94,7 @@ def _run_rank(task: Task, files: RankFiles) -> None:
         os._exit(1)
 
 
-def _join(task: Task, files: RankFiles) -> ProcessWorld:
+def _join(task: RankTask, files: RankFiles) -> ProcessWorld:
     """Connect to the other processes over a file of this launch."""
     ranks = task.mesh.ranks
     store = FileStore(str(task.folder / "store"), ranks)
@@ -112,14 +112,14 @@ def _join(task: Task, files: RankFiles) -> ProcessWorld:
     return ProcessWorld(topology, store, device, task.timeout_s, is_recorded=task.is_recorded, note=files.note)
 
 
-def _await_all(step: str, store: Store, task: Task, files: RankFiles) -> None:
+def _await_all(step: str, store: Store, task: RankTask, files: RankFiles) -> None:
     """Wait until all processes have come to this step: a slow start must not count as a silent rank."""
     remaining_s = max(task.ends_at_s - time.time(), 0.0)
     channel = StoreSideChannel(PrefixStore(step, store), step, "world", task.mesh.ranks, remaining_s)
-    ComparedCalls(files.rank, channel, files.note).compare(Call(GATHER, step, 0), "")
+    ComparedCalls(files.rank, channel, files.note).compare(CollectiveCall(GATHER, step, 0), "")
 
 
-def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
+def _run(task: RankTask, world: ProcessWorld, rank: int) -> RankOutcome:
     process = os.getpid()
     try:
         value = task.entry(world, *task.arguments)
@@ -129,22 +129,24 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
         return raised(rank, error)
     end_if_forked(process)
     world.leave("had ended")
-    return Outcome(rank, value, "")
+    return RankOutcome(rank, value, "")
 
 
-def raised(rank: int, error: BaseException) -> Outcome:
+def raised(rank: int, error: BaseException) -> RankOutcome:
     """The outcome of a rank that raised this error."""
     # A rank that another one left alone is not the cause. What an assertion is about, the test says.
     causes = () if isinstance(error, RankError) else causes_of(error, ())
-    return Outcome(rank, None, f"{RAISED}\n{''.join(format_visible(error))}", causes, evidence(CALLED.record(), error))
+    return RankOutcome(
+        rank, None, f"{RAISED}\n{''.join(format_visible(error))}", causes, evidence(CALLED.record(), error)
+    )
 
 
-def _left_running(rank: int) -> Outcome | None:
+def _left_running(rank: int) -> RankOutcome | None:
     """The failure of a rank that leaves a thread or a process behind; None if it leaves nothing."""
     if left := left_threads():
-        return Outcome(rank, None, f"left threads running: {', '.join(left)}", (LEFT_RUNNING,))
+        return RankOutcome(rank, None, f"left threads running: {', '.join(left)}", (LEFT_RUNNING,))
     if end_running_children():
-        return Outcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_PROCESS,))
+        return RankOutcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_PROCESS,))
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hicache.config import Topology
 from hicache.errors import RankError
 from hicache.parallel.group import Group
-from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, LocalGroup, LocalSideChannel
+from hicache.testing.ranks.calls import GATHER, CollectiveCall, ComparedCalls, LocalGroup, LocalSideChannel
 
 Result = TypeVar("Result")
 
@@ -109,7 +109,7 @@ class RankWorld(ABC):
 
     @property
     @abstractmethod
-    def calls(self) -> Mapping[str, Sequence[Call]]:
+    def calls(self) -> Mapping[str, Sequence[CollectiveCall]]:
         """The collectives of this rank so far, by group, in order."""
 
     @property
@@ -122,7 +122,7 @@ class RankWorld(ABC):
 
         All ranks must be between the same collectives: a rank that is inside one, or has skipped one, is named at once.
         """
-        call = Call(GATHER, purpose, 0)
+        call = CollectiveCall(GATHER, purpose, 0)
         for compared_calls in self._compared_of_groups():
             compared_calls.require_between_calls(call)
         return [text] if self._compared_calls is None else self._compared_calls.compare(call, text)
@@ -153,7 +153,7 @@ class LocalWorld(RankWorld):
         raise NotImplementedError("ranks that are threads share one torch.distributed: start processes for this cache")
 
     @property
-    def calls(self) -> Mapping[str, Sequence[Call]]:
+    def calls(self) -> Mapping[str, Sequence[CollectiveCall]]:
         return {axis: group.calls for axis, group in self._groups.items()}
 
     def _compared_of_groups(self) -> Iterable[ComparedCalls]:

@@ -6,20 +6,20 @@ from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOu
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import replay
 from hicache.testing.replay.sample import Sample, replay_sample, samples
-from hicache.testing.replay.tally import Part
+from hicache.testing.replay.tally import TallyPart
 
 __all__ = [
     "NEVER",
     "UNLIMITED",
     "HostOutcome",
     "HostSettings",
-    "Part",
     "ReplayOutcome",
     "ReplaySettings",
     "Sample",
     "StorageOutcome",
     "StorageSettings",
     "Survey",
+    "TallyPart",
     "lru_hit_tokens",
     "optimal_hit_tokens",
     "replay",

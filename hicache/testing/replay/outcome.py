@@ -13,7 +13,7 @@ from hicache.config import StorageConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.replay.latency import Latency
 from hicache.testing.replay.limits import Survey, lru_hit_tokens
-from hicache.testing.replay.tally import Part, Window, share
+from hicache.testing.replay.tally import TallyPart, Window, share
 from hicache.testing.traces import Trace
 
 SCHEMA_VERSION = 4
@@ -60,7 +60,7 @@ class StorageOutcome:
     middle_ms: int | None
     unbounded_hit_rate: float
     unbounded_hit_rates: tuple[float, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[TallyPart, ...]
 
     def total(self, counter: str) -> int | None:
         """A count over all parts; None when the cache does not count it."""
@@ -114,7 +114,7 @@ class ReplayOutcome:
 
 
 def storage_outcome(
-    config: StorageConfig, trace: Trace, totals: Survey, page_size: int, parts: Sequence[Part], *, restarted: bool
+    config: StorageConfig, trace: Trace, totals: Survey, page_size: int, parts: Sequence[TallyPart], *, restarted: bool
 ) -> StorageOutcome:
     """The outcome of a trace that was replayed in these parts. Streams it twice more."""
     room = totals.footprint_tokens + page_size

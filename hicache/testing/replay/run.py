@@ -31,7 +31,7 @@ from hicache.testing.replay.limits import Survey, limits, survey
 from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome, StorageOutcome, storage_outcome
 from hicache.testing.replay.request_session import RequestAudit, RequestSession
 from hicache.testing.replay.session import Session
-from hicache.testing.replay.tally import Part, Tally, part_since, share
+from hicache.testing.replay.tally import ReplayTally, TallyPart, part_since, share
 from hicache.testing.traces import Trace, TraceRequest, request_tokens
 from hicache.types import SHARED, Component, Key, Tier
 
@@ -174,9 +174,9 @@ class ReplayEpochs:
         self._config = config
         self._settings = settings
         tiers = (Tier.DEVICE, *((Tier.HOST,) if config.host else ()), *((Tier.STORAGE,) if config.storage else ()))
-        self.tally = Tally(tiers)
+        self.tally = ReplayTally(tiers)
         self.stopwatch = Stopwatch()
-        self.parts: list[Part] = []
+        self.parts: list[TallyPart] = []
         self._counted: Counter[str] = Counter()
         self._checks = 0
         self._begin_s = perf_counter()
@@ -271,7 +271,12 @@ class Epoch:
     """Serves one request after the other with one cache, counts, and audits it at every `settings.check_every`-th."""
 
     def __init__(
-        self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, tally: Tally, stopwatch: Stopwatch
+        self,
+        adapter: CacheAdapter,
+        config: CacheConfig,
+        settings: ReplaySettings,
+        tally: ReplayTally,
+        stopwatch: Stopwatch,
     ) -> None:
         self.adapter = adapter
         self.session: Session | RequestSession

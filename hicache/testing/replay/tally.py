@@ -12,7 +12,7 @@ from hicache.types import Tier
 _MAX_WINDOWS = 80
 
 
-class Tally:
+class ReplayTally:
     """Totals in tokens, hits by tier.
 
     `hit_lengths`: by tier, the hits of each request. `evicted_tokens`: the tokens that the tree gained on the device
@@ -105,7 +105,7 @@ def _joined(earlier: Window, later: Window) -> Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TallyPart:
     """Sums over consecutive requests, in tokens; hits by tier.
 
     `counters`: as in CacheAdapter.counters, for these requests, and empty for a cache without COUNTERS; and
@@ -122,12 +122,14 @@ class Part:
     seconds: float
 
 
-def part_since(parts: Iterable[Part], tally: Tally, counters: Mapping[str, int], seconds: float) -> Part:
+def part_since(
+    parts: Iterable[TallyPart], tally: ReplayTally, counters: Mapping[str, int], seconds: float
+) -> TallyPart:
     """The part after some parts. `tally`, `counters`: over all requests so far."""
     before = list(parts)
     input_tokens = tally.input_tokens - sum(part.input_tokens for part in before)
     hits = {tier: count - sum(part.hit_tokens[tier] for part in before) for tier, count in tally.hit_tokens.items()}
-    return Part(
+    return TallyPart(
         requests=tally.requests - sum(part.requests for part in before),
         input_tokens=input_tokens,
         hit_tokens=hits,

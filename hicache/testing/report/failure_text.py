@@ -35,23 +35,23 @@ _EXPECTED = re.compile(r"(?:(?P<at>.+?): )?expected (?P<expected>.+?), got (?P<g
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """Some lines of the text, with their title."""
 
     title: str
     lines: tuple[str, ...]
 
 
-def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[Part]:
+def failure_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[TextPart]:
     """The parts of the text of a failure. No line is wider than WIDTH, and the number of lines is bounded."""
     evidence = failure.evidence
     sentences = [line for one in failure.causes if one in clauses for line in wrap(clauses[one].sentence, WIDTH)]
-    yield Part(", ".join(failure.causes), (*sentences, *_message(failure, clauses)))
+    yield TextPart(", ".join(failure.causes), (*sentences, *_message(failure, clauses)))
     if evidence.steps:
         shown = evidence.steps[-MAX_STEPS:]
-        yield Part(f"the last {counted(len(shown), 'call')}", tuple(_steps(shown, evidence.steps)))
+        yield TextPart(f"the last {counted(len(shown), 'call')}", tuple(_steps(shown, evidence.steps)))
     for title, tree in trees(evidence):
-        yield Part(title, (*([LEGEND] if tree.startswith("root") else []), *_tree(tree)))
+        yield TextPart(title, (*([LEGEND] if tree.startswith("root") else []), *_tree(tree)))
 
 
 def trees(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -65,12 +65,12 @@ def trees(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield f"the {kind} {when} the last call", tree
 
 
-def frames_part(failure: Execution) -> Iterator[Part]:
+def frames_part(failure: Execution) -> Iterator[TextPart]:
     """The last lines of the traceback of the adapter, where there is one; pytest shows it without this."""
     lines = legible(failure.evidence.traceback).splitlines()
     if lines:
         shown = [line for long in lines[-_MAX_FRAMES:] for line in _fitted(long, "    ")]
-        yield Part("where the adapter raised", tuple(shown))
+        yield TextPart("where the adapter raised", tuple(shown))
 
 
 def message_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Mapping[str, str]:

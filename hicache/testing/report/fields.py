@@ -11,7 +11,7 @@ from hicache.errors import ConfigurationError
 
 
 @dataclass(slots=True)
-class Fields:
+class RecordFields:
     """One table of a file. `prefix`: the path of the table in the file, such as `executions[3].`."""
 
     file: str
@@ -59,19 +59,19 @@ class Fields:
             raise self._unlike(name, value, "a table")
         return {key: self._text(f"{name}.{key}", text) for key, text in value.items()}
 
-    def fields(self, name: str) -> Fields:
+    def fields(self, name: str) -> RecordFields:
         """A table."""
         value = self._take(name)
         if not isinstance(value, dict):
             raise self._unlike(name, value, "a table")
-        return Fields(self.file, f"{self.prefix}{name}.", value)
+        return RecordFields(self.file, f"{self.prefix}{name}.", value)
 
-    def tables(self, name: str) -> Iterator[Fields]:
+    def tables(self, name: str) -> Iterator[RecordFields]:
         """A list of tables."""
         for place, value in self._items(name):
             if not isinstance(value, dict):
                 raise self._unlike(place, value, "a table")
-            yield Fields(self.file, f"{self.prefix}{place}.", value)
+            yield RecordFields(self.file, f"{self.prefix}{place}.", value)
 
     def refuse_unread(self) -> None:
         """Raise ConfigurationError for the first field that was not read."""

@@ -159,7 +159,7 @@ def _natural_order(configuration: str) -> list[list[tuple[str, int]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReasonGroup:
     """Skipped executions or known failures with the same reason, and the clauses of their tests."""
 
     reason: str
@@ -213,8 +213,8 @@ class Overview:
     failures: tuple[Execution, ...]
     causes: tuple[Cause, ...]
     known_to_fail: tuple[Execution, ...]
-    known_failures: tuple[Group, ...]
-    skips: tuple[Group, ...]
+    known_failures: tuple[ReasonGroup, ...]
+    skips: tuple[ReasonGroup, ...]
     not_executed: Mapping[str, tuple[Clause, ...]]
     operations: int
     test_s: float
@@ -321,13 +321,15 @@ def _size(failure: Execution) -> tuple[int, ...]:
     return *calls, len(failure.reason.splitlines()), len(failure.reason), len(failure.replay)
 
 
-def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:
+def _groups(executions: Sequence[Execution]) -> tuple[ReasonGroup, ...]:
     """Group executions by reason, the most frequent reason first."""
     by_reason: dict[str, list[Execution]] = {}
     for execution in executions:
         by_reason.setdefault(first_line(execution.reason) or "no reason given", []).append(execution)
     groups = [
-        Group(reason, len(group), tuple(dict.fromkeys(clause for execution in group for clause in execution.clauses)))
+        ReasonGroup(
+            reason, len(group), tuple(dict.fromkeys(clause for execution in group for clause in execution.clauses))
+        )
         for reason, group in by_reason.items()
     ]
     return tuple(sorted(groups, key=lambda group: -group.executions))

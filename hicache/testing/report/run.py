@@ -11,7 +11,7 @@ from pathlib import Path
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.levels import Level
-from hicache.testing.report.fields import Fields
+from hicache.testing.report.fields import RecordFields
 from hicache.testing.report.redaction import without_secrets
 
 SCHEMA_VERSION = 3
@@ -178,7 +178,7 @@ def read_run(path: Path) -> RunRecord:
 
     Raises ConfigurationError naming the file and the field that is missing, unknown or wrong.
     """
-    fields = Fields(str(path), "", read_table(f"@{path}"))
+    fields = RecordFields(str(path), "", read_table(f"@{path}"))
     schema = fields.integer("schema_version")
     if not 1 <= schema <= SCHEMA_VERSION:
         raise fields.error("schema_version", f"is {schema}, but this release reads 1 to {SCHEMA_VERSION}")
@@ -196,13 +196,13 @@ def read_run(path: Path) -> RunRecord:
     return record
 
 
-def _versions(fields: Fields) -> Versions:
+def _versions(fields: RecordFields) -> Versions:
     versions = Versions(fields.integer("interface"), fields.integer("contract"), fields.integer("known_failures"))
     fields.refuse_unread()
     return versions
 
 
-def _execution(fields: Fields, schema: int) -> Execution:
+def _execution(fields: RecordFields, schema: int) -> Execution:
     clauses = fields.texts("clauses")
     outcome = Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome]))
     # Schema 1 did not record what a failure found broken. Then it counts for the clauses of the test.
@@ -227,7 +227,7 @@ def _execution(fields: Fields, schema: int) -> Execution:
     return execution
 
 
-def _evidence(fields: Fields) -> Evidence:
+def _evidence(fields: RecordFields) -> Evidence:
     evidence = Evidence(
         steps=tuple(_step(one) for one in fields.tables("steps")),
         before=fields.text("before"),
@@ -238,7 +238,7 @@ def _evidence(fields: Fields) -> Evidence:
     return evidence
 
 
-def _step(fields: Fields) -> Step:
+def _step(fields: RecordFields) -> Step:
     step = Step(fields.text("verb"), fields.text("arguments"), fields.text("answer"))
     fields.refuse_unread()
     return step

@@ -11,7 +11,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.report.coverage import coverage, declared_next
 from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
-from hicache.testing.report.matrix import Cause, Group, Overview, Status
+from hicache.testing.report.matrix import Cause, Overview, ReasonGroup, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line
 
 _MAX_TOLD = 3
@@ -95,7 +95,7 @@ def _sections(view: Overview) -> Iterator[str]:
     return _table("Clauses", ("section", *(status.value for status in Status)), rows)
 
 
-def _groups(title: str, groups: Iterable[Group]) -> Iterator[str]:
+def _groups(title: str, groups: Iterable[ReasonGroup]) -> Iterator[str]:
     rows = [(group.reason, " ".join(group.clauses), str(group.executions)) for group in groups]
     return _table(title, ("reason", "clauses", "tests"), rows)
 

@@ -57,7 +57,7 @@ class Flip(NamedTuple):
     size: int
 
 
-class Outcome(NamedTuple):
+class FlipOutcome(NamedTuple):
     """What came of one round. `raised`: an exception other than a refusal to open, or nothing.
 
     `refused`: ConfigurationError at opening. `lost`, `wrong`: pages. `stored`: a new page was stored and read.
@@ -95,7 +95,7 @@ class FlipCounts:
     leaks: int = 0
     failures: list[str] = field(default_factory=list)
 
-    def add(self, flip: Flip, outcome: Outcome | None, ended: str = "") -> None:
+    def add(self, flip: Flip, outcome: FlipOutcome | None, ended: str = "") -> None:
         """Count a round. `outcome`: None if the process ended or hung, which `ended` says."""
         self.rounds += 1
         self.flips += flip.size
@@ -170,7 +170,7 @@ class BitFlips:
                 if not ours.poll(patience_s):
                     ended = f"hang of {patience_s} s"
                     break
-                counts.add(flips[done], Outcome(*ours.recv()))
+                counts.add(flips[done], FlipOutcome(*ours.recv()))
                 done += 1
         except EOFError:
             process.join()
@@ -199,7 +199,7 @@ def _descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _round(folder: Path, open_store: OpenStore) -> Outcome:
+def _round(folder: Path, open_store: OpenStore) -> FlipOutcome:
     """Open the store, read all pages, store and read a new one, and close it."""
     lost, wrong, stored = PAGES, 0, False
     try:
@@ -213,10 +213,10 @@ def _round(folder: Path, open_store: OpenStore) -> Outcome:
             stored = stored and found is not None
             wrong += found not in (None, _bytes_of(NEW_KEY))
     except ConfigurationError:
-        return Outcome(refused=True, lost=PAGES, wrong=0, stored=False, leaked=0, raised="")
+        return FlipOutcome(refused=True, lost=PAGES, wrong=0, stored=False, leaked=0, raised="")
     except Exception as error:  # noqa: BLE001 - what a damaged file may not cause is counted
-        return Outcome(refused=False, lost=lost, wrong=wrong, stored=stored, leaked=0, raised=repr(error))
-    return Outcome(refused=False, lost=lost, wrong=wrong, stored=stored, leaked=0, raised="")
+        return FlipOutcome(refused=False, lost=lost, wrong=wrong, stored=stored, leaked=0, raised=repr(error))
+    return FlipOutcome(refused=False, lost=lost, wrong=wrong, stored=stored, leaked=0, raised="")
 
 
 def _read(backend: StorageBackend, keys: Sequence[str]) -> list[bytes | None]:

@@ -59,7 +59,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SystemCall:
     """One system call that succeeded. `paths`: relative to the folder. `data`: of a write; `number`: a size of a file.
 
     `offset`: where a write goes, None for the end of the file. `truncates`: it opens a file and empties it.
@@ -129,14 +129,14 @@ class CrashStates:
                     self._check(counts, f"after {end} calls, {fates}", is_acknowledged=is_acknowledged)
         return counts
 
-    def _traced(self, log: Path) -> tuple[list[Call], int]:
+    def _traced(self, log: Path) -> tuple[list[SystemCall], int]:
         """Store the batch in another process; returns its calls, and how many were made when it was acknowledged."""
         command = [sys.executable, "-m", _MODULE, self._name, json.dumps(self._options), str(self._work)]
         strace = ["strace", "-f", "-y", "-xx", "-s", str(_MAX_BYTES), "-e", f"trace={','.join(CALLS)}", "-o", str(log)]
         subprocess.run([*strace, *command], check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - a Python of our own
         return read_trace(log, self._work)
 
-    def _fates(self, done: Sequence[Call], seeds: Sequence[int]) -> Iterator[dict[int, Fate]]:
+    def _fates(self, done: Sequence[SystemCall], seeds: Sequence[int]) -> Iterator[dict[int, Fate]]:
         """The fates of the writes that are not synchronised: all kept, all missing, all zeros, and drawn ones."""
         yield {}
         loose = unsynced(done)
@@ -148,7 +148,7 @@ class CrashStates:
             rng = Random(f"{len(done)}/{seed}")
             yield {number: rng.choice(list(Fate)) for number in loose}
 
-    def _make(self, done: Sequence[Call], fates: Mapping[int, Fate]) -> None:
+    def _make(self, done: Sequence[SystemCall], fates: Mapping[int, Fate]) -> None:
         shutil.rmtree(self._place, ignore_errors=True)
         shutil.copytree(self._base, self._place)
         for number, call in enumerate(done):
@@ -186,7 +186,7 @@ class CrashStates:
             counts.failures.append(f"{place}: not stored again: {again}, {[one is not None for one in after]}")
 
 
-def unsynced(done: Sequence[Call]) -> list[int]:
+def unsynced(done: Sequence[SystemCall]) -> list[int]:
     """The numbers of the writes to files that were not synchronised since."""
     loose: dict[int, str] = {}
     for number, call in enumerate(done):
@@ -200,7 +200,7 @@ def unsynced(done: Sequence[Call]) -> list[int]:
     return list(loose)
 
 
-def apply(call: Call, folder: Path, fate: Fate) -> None:
+def apply(call: SystemCall, folder: Path, fate: Fate) -> None:
     """Do in a folder what a call did. A file that is no longer there is not written to."""
     path = folder / call.paths[0]
     if call.is_write:
@@ -222,7 +222,7 @@ def apply(call: Call, folder: Path, fate: Fate) -> None:
         os.truncate(path, max(call.number, path.stat().st_size))
 
 
-def _write(path: Path, call: Call, fate: Fate) -> None:
+def _write(path: Path, call: SystemCall, fate: Fate) -> None:
     if fate is Fate.MISSING:
         return
     data = bytes(len(call.data)) if fate is Fate.ZEROS else call.data
@@ -233,9 +233,9 @@ def _write(path: Path, call: Call, fate: Fate) -> None:
         file.write(data)
 
 
-def read_trace(log: Path, folder: Path) -> tuple[list[Call], int]:
+def read_trace(log: Path, folder: Path) -> tuple[list[SystemCall], int]:
     """The calls that changed something below a folder, and how many of them were made when the batch was stored."""
-    calls, acknowledged = list[Call](), 0
+    calls, acknowledged = list[SystemCall](), 0
     for line in _whole_lines(log):
         found = _LINE.match(line)
         if found is None or int(found[3]) < 0:
@@ -261,38 +261,38 @@ def _whole_lines(log: Path) -> Iterator[str]:
             yield line
 
 
-def _call(name: str, rest: str, result: int, folder: Path) -> Call | None:
+def _call(name: str, rest: str, result: int, folder: Path) -> SystemCall | None:
     """One call, None if it changes nothing below the folder."""
     texts = [_bytes(text) for text in _TEXT.finditer(rest)]
     descriptor = _FILE.match(rest)
     if name == "openat":
         changes = "O_CREAT" in rest or "O_TRUNC" in rest
         path = _below(texts[0], folder) if changes else None
-        return None if path is None else Call(name, (path,), truncates="O_TRUNC" in rest)
+        return None if path is None else SystemCall(name, (path,), truncates="O_TRUNC" in rest)
     if descriptor is not None:
         return _call_of_file(name, rest, result, _bytes(descriptor), folder, b"".join(texts))
     paths = [_below(text, folder) for text in texts]
     if not paths or None in paths:
         return None
     number = int(rest.rpartition(", ")[2]) if name == "truncate" else 0
-    return Call(name, tuple(path for path in paths if path is not None), number=number)
+    return SystemCall(name, tuple(path for path in paths if path is not None), number=number)
 
 
-def _call_of_file(name: str, rest: str, result: int, file: bytes, folder: Path, data: bytes) -> Call | None:
+def _call_of_file(name: str, rest: str, result: int, file: bytes, folder: Path, data: bytes) -> SystemCall | None:
     path = _below(file, folder)
     if path is None:
         return None
     numbers = [int(part) for part in re.findall(r", (\d+)(?=[,)]|$)", rest)]
     if name in {"pwrite64", "pwritev"}:
-        return Call(name, (path,), data[:result], numbers[-1])
+        return SystemCall(name, (path,), data[:result], numbers[-1])
     if name == "pwritev2":
         # Its last argument are flags.
-        return Call(name, (path,), data[:result], numbers[-1] if rest.endswith("RWF_DSYNC") else numbers[-2])
+        return SystemCall(name, (path,), data[:result], numbers[-1] if rest.endswith("RWF_DSYNC") else numbers[-2])
     if name in {"write", "writev"}:
-        return Call(name, (path,), data[:result])
+        return SystemCall(name, (path,), data[:result])
     if name == "fallocate":
-        return Call(name, (path,), number=numbers[-2] + numbers[-1])
-    return Call(name, (path,), number=numbers[-1] if name == "ftruncate" else 0)
+        return SystemCall(name, (path,), number=numbers[-2] + numbers[-1])
+    return SystemCall(name, (path,), number=numbers[-1] if name == "ftruncate" else 0)
 
 
 def _bytes(found: re.Match[str] | None) -> bytes:

@@ -29,7 +29,7 @@ class ThreadKilledError(BaseException):
     """What a backend raises to end the thread that calls it. No `except Exception` stops it."""
 
 
-class Gate:
+class CallGate:
     """Holds a call until it is opened. `entered`: set when a call has come. `was_late`: it was not opened in time."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Script:
     """
 
     lies: dict[str, Lie] = field(default_factory=dict)
-    gates: dict[str, Gate] = field(default_factory=dict)
+    gates: dict[str, CallGate] = field(default_factory=dict)
     deadly: set[str] = field(default_factory=set)
     kept: list[Pieces] | None = None
 
@@ -70,9 +70,9 @@ class Script:
             piece[:] = bytes([NOISE]) * len(piece)
         return len(kept)
 
-    def hang(self, verb: str) -> Gate:
+    def hang(self, verb: str) -> CallGate:
         """Hold the calls of a verb at a new gate."""
-        self.gates[verb] = Gate()
+        self.gates[verb] = CallGate()
         return self.gates[verb]
 
     def behave(self) -> None:

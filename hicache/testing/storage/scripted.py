@@ -23,7 +23,7 @@ NOISE = 0x5A
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StoreCall:
     """One call of a backend: the verb, the full keys, and the keys of the preceding pages."""
 
     verb: str
@@ -66,7 +66,7 @@ class Store:
             self.offered: set[str] = set()
             self.has_refused = False
             self.moved_pieces = self.stray_pieces = 0
-            self.calls: list[Call] = []
+            self.calls: list[StoreCall] = []
             self.faults = Faults()
             self._corrupted: dict[str, str] = {}
 
@@ -133,7 +133,7 @@ class Store:
                 del self.objects[key]
                 self._corrupted.pop(key, None)
 
-    def note(self, call: Call) -> None:
+    def note(self, call: StoreCall) -> None:
         """Record a call. Raises RuntimeError when the test has set the verb to raise."""
         with self._lock:
             self.calls.append(call)
@@ -264,7 +264,7 @@ class ScriptedStorage(StorageBackend):
         return [f"{self._scope}/{key}" for key in keys]
 
     def _note(self, verb: str, keys: Sequence[str], prefix_keys: Iterable[str]) -> None:
-        self._store.note(Call(verb, tuple(self._full(keys)), tuple(prefix_keys)))
+        self._store.note(StoreCall(verb, tuple(self._full(keys)), tuple(prefix_keys)))
 
 
 def _extent(memory: memoryview) -> tuple[int, int]:

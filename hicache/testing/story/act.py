@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hicache.testing.story.picture import Owner, Picture, Residency, Row
-from hicache.testing.story.stage import Stage
+from hicache.testing.story.picture import Owner, Picture, PictureRow, Residency
+from hicache.testing.story.stage import ShownCache
 from hicache.testing.violation import violation
 from hicache.types import Tier
 
@@ -60,7 +60,7 @@ class Act:
     title: str
     text: str
     clauses: tuple[str, ...]
-    play: Callable[[Stage], None]
+    play: Callable[[ShownCache], None]
     claims: tuple[Claim, ...]
 
 
@@ -78,6 +78,6 @@ def require_claims(act: Act, picture: Picture) -> None:
         raise violation(act.clauses[0], "pools without a tree", "every page free", picture.fills)
 
 
-def _claim_of(row: Row) -> Claim:
+def _claim_of(row: PictureRow) -> Claim:
     device, host, storage = ("".join(cell.residency.value for cell in row.cells.get(tier, ())) for tier in Tier)
     return Claim(row.text, device, host, storage, row.locked_by[Tier.DEVICE], row.locked_by[Tier.HOST], row.is_in_tree)

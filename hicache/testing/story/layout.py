@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hicache.testing.story.picture import Row
+from hicache.testing.story.picture import PictureRow
 from hicache.testing.story.script import Scene
 
 WIDTH = 1280
@@ -30,14 +30,14 @@ PADDING = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LaidOutNode:
     """One node of the drawn tree.
 
     `x`, `y`: left edge and vertical middle of its first page. `branch_y`: where the line from its parent begins.
     `middle`: vertical middle of all its lines. `pages`: left edge, vertical middle and words of each page.
     """
 
-    row: Row
+    row: PictureRow
     x: int
     y: int
     branch_y: int
@@ -53,7 +53,7 @@ class Panel:
     top: int
     height: int
     text: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[LaidOutNode, ...]
     movements_y: int
     pools_y: int
 
@@ -85,7 +85,7 @@ def _panel(scene: Scene, top: int) -> Panel:
     return Panel(scene, top, bottom + PADDING, text, nodes, movements_y, pools_y)
 
 
-def _nodes(rows: Sequence[Row]) -> Iterator[Node]:
+def _nodes(rows: Sequence[PictureRow]) -> Iterator[LaidOutNode]:
     y = ROOT_Y
     bottoms = [ROOT_Y]
     for row in rows:
@@ -95,5 +95,5 @@ def _nodes(rows: Sequence[Row]) -> Iterator[Node]:
         spots = [(x + PAGE_PITCH * column, first + LINE_HEIGHT * line) for line, column in places]
         y = spots[-1][1]
         pages = tuple((*spot, words) for spot, words in zip(spots, row.pages, strict=True))
-        yield Node(row, x, first, bottoms[depth], (first + y) // 2, pages)
+        yield LaidOutNode(row, x, first, bottoms[depth], (first + y) // 2, pages)
         bottoms[depth + 1 :] = [y]

@@ -9,7 +9,7 @@ from jinja2 import Environment
 
 from hicache.testing.report.pages import templates
 from hicache.testing.story import layout
-from hicache.testing.story.picture import Cell, Fill, Owner, Residency
+from hicache.testing.story.picture import Fill, Owner, PictureCell, Residency
 from hicache.testing.story.script import (
     COMPONENTS,
     INTRODUCTION,
@@ -49,15 +49,17 @@ def render_page(scenes: Sequence[Scene]) -> str:
     )
 
 
-def _samples() -> list[tuple[Cell, str]]:
+def _samples() -> list[tuple[PictureCell, str]]:
     """One cell of each kind, with its meaning."""
     full, device = Component.FULL.value, Tier.DEVICE
     half = {Residency.HERE: 1.0, Residency.ARRIVING: 0.5}
-    samples = [(Cell(full, device, one, half.get(one, 0.0), False), meaning) for one, meaning in RESIDENCY.items()]
-    return [*samples, (Cell(full, device, Residency.HERE, 1.0, True), LOCKED)]
+    samples = [
+        (PictureCell(full, device, one, half.get(one, 0.0), False), meaning) for one, meaning in RESIDENCY.items()
+    ]
+    return [*samples, (PictureCell(full, device, Residency.HERE, 1.0, True), LOCKED)]
 
 
-def _spoken(cell: Cell) -> str:
+def _spoken(cell: PictureCell) -> str:
     """The state of a cell in words."""
     locked = ", locked" if cell.is_locked else ""
     place = "in storage" if cell.tier is Tier.STORAGE else f"on the {cell.tier.value}"

@@ -19,7 +19,7 @@ REQUEST, TRANSFER = "request", "transfer"
 """Who can lock a node."""
 
 
-class Mark(str, Enum):
+class PictureMark(str, Enum):
     """The two nodes that a match returns."""
 
     ANCHOR = "device anchor"
@@ -27,7 +27,7 @@ class Mark(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PictureRow:
     """One node. `lines`: for each of its ancestors, then for itself, whether a sibling follows below it.
 
     `cells`: of each tier that the cache has. `locked_by`: who locks it on each tier: REQUEST, or TRANSFER for what the
@@ -36,9 +36,9 @@ class Row:
 
     lines: tuple[bool, ...]
     pages: tuple[str, ...]
-    cells: Mapping[Tier, tuple[Cell, ...]]
+    cells: Mapping[Tier, tuple[PictureCell, ...]]
     locked_by: Mapping[Tier, tuple[str, ...]]
-    marks: tuple[Mark, ...]
+    marks: tuple[PictureMark, ...]
     is_in_tree: bool
 
     @property
@@ -80,8 +80,8 @@ class Picture:
     """Everything that is drawn. `tiers`: those of the cache. `root`: the marks at the root, which has no row."""
 
     tiers: tuple[Tier, ...]
-    root: tuple[Mark, ...]
-    rows: tuple[Row, ...]
+    root: tuple[PictureMark, ...]
+    rows: tuple[PictureRow, ...]
     fills: tuple[Fill, ...]
     movements: tuple[Movement, ...]
 
@@ -107,7 +107,7 @@ class Painter:
         snapshot: Snapshot,
         pending: Sequence[Pending],
         words: Words,
-        marks: Collection[tuple[Mark, bytes]],
+        marks: Collection[tuple[PictureMark, bytes]],
         stored: StoredPrompts | None,
     ) -> None:
         if snapshot.host is None:
@@ -127,7 +127,7 @@ class Painter:
         pools = tuple(fills(self._snapshot, self._host, self._words.page_size))
         return Picture(self._tiers, self._marks_at(b""), tuple(self._rows(-1, ())), pools, self._movements)
 
-    def _rows(self, parent: int, above: tuple[bool, ...]) -> Iterator[Row]:
+    def _rows(self, parent: int, above: tuple[bool, ...]) -> Iterator[PictureRow]:
         """The rows below one, depth first. Siblings are in the order in which their words first appeared."""
         children = [number for number, branch in enumerate(self._branches) if branch.parent == parent]
         children.sort(key=lambda number: int.from_bytes(self._branches[number].segment[:4], "little"))
@@ -136,8 +136,8 @@ class Painter:
             yield self._row(self._branches[child], lines)
             yield from self._rows(child, lines)
 
-    def _row(self, branch: Branch, lines: tuple[bool, ...]) -> Row:
-        return Row(
+    def _row(self, branch: Branch, lines: tuple[bool, ...]) -> PictureRow:
+        return PictureRow(
             lines=lines,
             pages=self._words.pages(branch.segment),
             cells={tier: self._cells.of(branch, tier) for tier in self._tiers},
@@ -155,7 +155,7 @@ class Painter:
     def _host_lockers(self, node: int) -> Iterator[str]:
         return _lockers(self._host.nodes[node].locks, self._host.nodes[node].host_pins)
 
-    def _marks_at(self, prefix: bytes) -> tuple[Mark, ...]:
+    def _marks_at(self, prefix: bytes) -> tuple[PictureMark, ...]:
         return tuple(mark for mark, key in self._marks if key == prefix)
 
 
@@ -190,7 +190,7 @@ class Residency(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PictureCell:
     """One component of one node on one tier. `arrived`: the share of layers that may be read, from 0 to 1."""
 
     component: str
@@ -226,7 +226,7 @@ class Cells:
         fetches = () if snapshot.storage is None else snapshot.storage.fetches
         self._fetched = {name for fetch in fetches for name, slots in fetch.host.items() if len(slots)}
 
-    def of(self, branch: Branch, tier: Tier) -> tuple[Cell, ...]:
+    def of(self, branch: Branch, tier: Tier) -> tuple[PictureCell, ...]:
         """The cells of a row on a tier, in order of component rank."""
         if tier is Tier.STORAGE:
             return tuple(self._stored(branch))
@@ -234,7 +234,7 @@ class Cells:
             return tuple(self._absent(branch, tier))
         return tuple(self._cell(branch.node, tier, component) for component in self._tiers[tier][branch.node].slots)
 
-    def _cell(self, node: int, tier: Tier, component: str) -> Cell:
+    def _cell(self, node: int, tier: Tier, component: str) -> PictureCell:
         view = self._tiers[tier][node]
         residency = self._residency(node, tier, component)
         is_locked = residency is Residency.HERE and view.locks[component] > 0
@@ -249,7 +249,7 @@ class Cells:
             return Residency.ARRIVING
         return Residency.ABSENT if slots[Component.FULL] is None else Residency.TOMBSTONE
 
-    def _absent(self, branch: Branch, tier: Tier) -> Iterator[Cell]:
+    def _absent(self, branch: Branch, tier: Tier) -> Iterator[PictureCell]:
         """Of what only storage has, what a prefetch brings to the host."""
         is_awaited = (
             tier is Tier.HOST and self._stored_prompts is not None and self._stored_prompts.is_awaited(branch.prefix)
@@ -259,7 +259,7 @@ class Cells:
             residency = Residency.ARRIVING if is_arriving else Residency.ABSENT
             yield self._drawn(component, tier, residency, StorageKind.PREFETCH, is_locked=False)
 
-    def _stored(self, branch: Branch) -> Iterator[Cell]:
+    def _stored(self, branch: Branch) -> Iterator[PictureCell]:
         """What storage has. A page is there as a whole or not at all, so nothing of what arrives can be read yet."""
         assert self._stored_prompts is not None, "storage is drawn where the cache has it"
         stored = {name: self._stored_prompts.has(branch.prefix, len(branch.segment), name) for name in self._components}
@@ -269,7 +269,7 @@ class Cells:
                 residency = Residency.HERE
             elif branch.node is not None and self._is_written(branch.node, component):
                 residency = Residency.ARRIVING
-            yield Cell(component, Tier.STORAGE, residency, float(residency is Residency.HERE), is_locked=False)
+            yield PictureCell(component, Tier.STORAGE, residency, float(residency is Residency.HERE), is_locked=False)
 
     def _is_written(self, node: int, component: str) -> bool:
         """Whether a write is under way that reads the host copy: a write locks what it reads."""
@@ -279,10 +279,10 @@ class Cells:
 
     def _drawn(
         self, component: str, tier: Tier, residency: Residency, brings: TransferKind | StorageKind, *, is_locked: bool
-    ) -> Cell:
+    ) -> PictureCell:
         is_arriving = residency is Residency.ARRIVING
         arrived = self._progress.get(brings, 0.0) if is_arriving else float(residency is Residency.HERE)
-        return Cell(component, tier, residency, arrived, is_locked)
+        return PictureCell(component, tier, residency, arrived, is_locked)
 
 
 _OTHER = {Tier.DEVICE: Tier.HOST, Tier.HOST: Tier.DEVICE}

@@ -12,7 +12,7 @@ from hicache.testing.configurations import needs_of
 from hicache.testing.story.act import ALL, COMING, NOTHING, WITHOUT_TIER, Act, Claim, require_claims
 from hicache.testing.story.picture import REQUEST, TRANSFER, Owner, Picture, Residency
 from hicache.testing.story.prompts import CAT, COUNT, DRINK, EAT, SLEEP
-from hicache.testing.story.stage import STORED_STORY, STORY, WINDOW, Stage
+from hicache.testing.story.stage import STORED_STORY, STORY, WINDOW, ShownCache
 from hicache.testing.story.storage_acts import STORAGE_ACTS
 from hicache.types import Component
 
@@ -67,18 +67,18 @@ def _claim(text: str, device: str, host: str, lockers: tuple[str, ...], host_loc
     return Claim(text, device, host, WITHOUT_TIER, lockers, host_lockers, is_in_tree=True)
 
 
-def _compute(stage: Stage) -> None:
+def _compute(stage: ShownCache) -> None:
     stage.compute(f"{CAT} {EAT}")
     stage.start_transfers()
 
 
-def _share_a_beginning(stage: Stage) -> None:
+def _share_a_beginning(stage: ShownCache) -> None:
     stage.compute(CAT)
     stage.start_transfers()
     stage.begin("Ben", f"{CAT} {SLEEP}")
 
 
-def _demote(stage: Stage) -> None:
+def _demote(stage: ShownCache) -> None:
     stage.cache("Ben")
     stage.finish("Ben")
     stage.finish_transfers()
@@ -86,34 +86,34 @@ def _demote(stage: Stage) -> None:
     stage.finish_transfers()
 
 
-def _look_up(stage: Stage) -> None:
+def _look_up(stage: ShownCache) -> None:
     stage.look_up("Ann", f"{CAT} {EAT} {DRINK}", anchor=CAT, best=f"{CAT} {EAT}")
 
 
-def _load(stage: Stage) -> None:
+def _load(stage: ShownCache) -> None:
     stage.load("Ann", f"{CAT} {EAT}")
     stage.start_transfers()
 
 
-def _use_the_load(stage: Stage) -> None:
+def _use_the_load(stage: ShownCache) -> None:
     stage.finish_transfers()
     stage.begin("Ann", f"{CAT} {EAT} {DRINK}")
     stage.claim("Ann")
 
 
-def _evict_a_window(stage: Stage) -> None:
+def _evict_a_window(stage: ShownCache) -> None:
     stage.cache("Ann")
     stage.finish_transfers()
     stage.driver.evict(Component.SWA, len(CAT.split()))
 
 
-def _load_past_a_tombstone(stage: Stage) -> None:
+def _load_past_a_tombstone(stage: ShownCache) -> None:
     stage.look_up("Ben", f"{CAT} {SLEEP} And when it rains?", anchor="", best=f"{CAT} {SLEEP}")
     stage.load("Ben", f"{CAT} {SLEEP}")
     stage.start_transfers()
 
 
-def _evict_on_the_host(stage: Stage) -> None:
+def _evict_on_the_host(stage: ShownCache) -> None:
     stage.driver.evict_host(Component.FULL, len(f"{COUNT} {DRINK}".split()))
 
 
@@ -132,7 +132,7 @@ HOST_ACTS = (
         "All layers are copied, and only now the tree marks the node as resident on both tiers. The lock of the "
         "transfer is released. From now on the device can evict these pages, and no data is lost.",
         ("HOST-3", "FLOW-2"),
-        Stage.finish_transfers,
+        ShownCache.finish_transfers,
         _on_both(f"{CAT} {EAT}"),
     ),
     Act(
@@ -240,7 +240,7 @@ HOST_ACTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScriptPart:
     """A part of the story. Its acts run one after the other on one cache, which is opened with its configuration."""
 
     config: CacheConfig
@@ -252,8 +252,8 @@ class Part:
         return [capability for capability in Capability if capability in needs - adapter.capabilities]
 
 
-HOST_PART = Part(STORY, HOST_ACTS)
-STORAGE_PART = Part(STORED_STORY, STORAGE_ACTS)
+HOST_PART = ScriptPart(STORY, HOST_ACTS)
+STORAGE_PART = ScriptPart(STORED_STORY, STORAGE_ACTS)
 """Every adapter that plays the story plays the first part. The second is left out for one that lacks storage."""
 
 ACTS = (*HOST_ACTS, *STORAGE_ACTS)
@@ -268,7 +268,7 @@ class Scene:
     picture: Picture
 
 
-def parts_of(adapter: type[CacheAdapter]) -> tuple[Part, ...]:
+def parts_of(adapter: type[CacheAdapter]) -> tuple[ScriptPart, ...]:
     """The parts that an adapter can play; none without what the first one needs."""
     if HOST_PART.lacks(adapter):
         return ()
@@ -283,7 +283,7 @@ def run_story(adapter: type[CacheAdapter]) -> Iterator[Scene]:
     """
     number = 0
     for part in parts_of(adapter):
-        stage = Stage(adapter(part.config), part.config)
+        stage = ShownCache(adapter(part.config), part.config)
         try:
             for act in part.acts:
                 number += 1
@@ -292,7 +292,7 @@ def run_story(adapter: type[CacheAdapter]) -> Iterator[Scene]:
             stage.close()
 
 
-def _run(stage: Stage, number: int, act: Act) -> Picture:
+def _run(stage: ShownCache, number: int, act: Act) -> Picture:
     try:
         act.play(stage)
         picture = stage.picture()

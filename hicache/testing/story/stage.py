@@ -21,7 +21,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.patterns import elements_of
 from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.storage.scripted import BACKEND, store_of
-from hicache.testing.story.picture import Mark, Painter, Picture, Words
+from hicache.testing.story.picture import Painter, Picture, PictureMark, Words
 from hicache.testing.story.stored_prompts import StoredPrompts
 from hicache.testing.violation import violation
 from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots, StopPolicy, StorageKind, TransferKind
@@ -72,7 +72,7 @@ STORED_STORY = replace(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class ShownRequest:
     """A running request. `slots`: of its whole prompt; the first `shared` belong to the tree. `state`: its own slot."""
 
     key: Key
@@ -82,7 +82,7 @@ class Request:
     receipt: Handle
 
 
-class Stage:
+class ShownCache:
     """Runs the operations of the acts. They go through the driver, which checks every invariant after each call.
 
     `config`: that the adapter was opened with. Its storage, if it has one, is emptied first.
@@ -96,10 +96,10 @@ class Stage:
         self._words = Words(PAGE_SIZE)
         self._prompts: dict[bytes, None] = {}
         self._prefetches: dict[str, Handle] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, ShownRequest] = {}
         self._found: dict[str, MatchResult] = {}
         self._loads: dict[str, LoadBack] = {}
-        self._marks: list[tuple[Mark, bytes]] = []
+        self._marks: list[tuple[PictureMark, bytes]] = []
 
     def picture(self) -> Picture:
         """Take a picture of the cache, with the marks of the last match, and remove the marks."""
@@ -129,7 +129,7 @@ class Stage:
             raise violation("MATCH-5", f"device indices of {text!r}", f"{anchor_end} tokens", len(found.device_indices))
         if found.host_hit_length != on_host:
             raise violation("MATCH-12", f"host hit of {text!r}", f"{on_host} tokens", found.host_hit_length)
-        self._marks = [(Mark.ANCHOR, self._bytes(anchor)), (Mark.BEST, self._bytes(best))]
+        self._marks = [(PictureMark.ANCHOR, self._bytes(anchor)), (PictureMark.BEST, self._bytes(best))]
         self._found[who] = found
 
     def load(self, who: str, text: str) -> None:
@@ -154,7 +154,7 @@ class Stage:
         state = self.driver.fork_state(found.device_anchor)
         if fresh is None or state is None:
             raise violation("EVICT-1", f"what {who} needs", f"room for {missing} tokens and a state", None)
-        self._requests[who] = Request(key, np.concatenate((found.device_indices, fresh)), shared, state, receipt)
+        self._requests[who] = ShownRequest(key, np.concatenate((found.device_indices, fresh)), shared, state, receipt)
 
     def cache(self, who: str) -> None:
         """Compute the rest of the request's prompt, insert it, and move the lock to its end."""
@@ -167,7 +167,7 @@ class Stage:
             raise violation("INS-7", f"insert for {who}", "its state to be taken", result)
         receipt = self.driver.lock(result.node)
         self.driver.unlock(one.receipt)
-        self._requests[who] = Request(one.key, one.slots, len(one.slots), one.state, receipt)
+        self._requests[who] = ShownRequest(one.key, one.slots, len(one.slots), one.state, receipt)
 
     def finish(self, who: str) -> None:
         """Finish a request: release its lock."""

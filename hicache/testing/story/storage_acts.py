@@ -5,7 +5,7 @@ from __future__ import annotations
 from hicache.testing.story.act import ALL, COMING, NOTHING, Act, Claim
 from hicache.testing.story.picture import TRANSFER
 from hicache.testing.story.prompts import CAT, COUNT, DRINK, EAT
-from hicache.testing.story.stage import Stage
+from hicache.testing.story.stage import ShownCache
 from hicache.types import Component
 
 ASKED = f"{CAT} {EAT}"
@@ -24,33 +24,33 @@ def _in_storage(*texts: str, host: str = NOTHING) -> tuple[Claim, ...]:
     return tuple(Claim(text, NOTHING, host, ALL, (), (), is_in_tree=False) for text in texts)
 
 
-def _write(stage: Stage) -> None:
+def _write(stage: ShownCache) -> None:
     stage.compute(ASKED)
     stage.start_writes()
 
 
-def _evict_from_both(stage: Stage) -> None:
+def _evict_from_both(stage: ShownCache) -> None:
     stage.compute(COUNT)
     stage.finish_transfers()
     stage.driver.evict(Component.FULL, len(ASKED.split()))
     stage.driver.evict_host(Component.FULL, len(ASKED.split()))
 
 
-def _prefetch(stage: Stage) -> None:
+def _prefetch(stage: ShownCache) -> None:
     stage.prefetch("Ann", f"{ASKED} {DRINK}")
 
 
-def _find(stage: Stage) -> None:
+def _find(stage: ShownCache) -> None:
     stage.finish_prefetch("Ann", ASKED)
     stage.look_up("Ann", f"{ASKED} {DRINK}", anchor="", best=ASKED)
 
 
-def _load(stage: Stage) -> None:
+def _load(stage: ShownCache) -> None:
     stage.load("Ann", ASKED)
     stage.start_transfers()
 
 
-def _use(stage: Stage) -> None:
+def _use(stage: ShownCache) -> None:
     stage.finish_transfers()
     stage.begin("Ann", f"{ASKED} {DRINK}")
     stage.claim("Ann")
@@ -74,7 +74,7 @@ STORAGE_ACTS = (
         "Storage has taken every page, and the lock is released. The node is now on all three tiers. Storage is large, "
         "other servers can read it, and what it has outlives the server.",
         ("FETCH-9", "STORE-4"),
-        Stage.finish_transfers,
+        ShownCache.finish_transfers,
         _on_all(ASKED),
     ),
     Act(
@@ -124,7 +124,7 @@ STORAGE_ACTS = (
         "The server ends, and starts again with an empty tree. Every page of device and host is free. Storage still "
         "has all prompts, and the next request that begins like one of them can prefetch what it shares.",
         ("FLOW-9", "STORE-4"),
-        Stage.restart,
+        ShownCache.restart,
         _in_storage(ASKED, DRINK, COUNT),
     ),
 )

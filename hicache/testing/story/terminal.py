@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hicache.testing.story.picture import Cell, Fill, Mark, Movement, Picture, Residency, Row
+from hicache.testing.story.picture import Fill, Movement, Picture, PictureCell, PictureMark, PictureRow, Residency
 from hicache.testing.story.script import (
     COMPONENTS,
     INTRODUCTION,
@@ -80,7 +80,7 @@ def _tree(picture: Picture, per_line: int) -> Table:
     return table
 
 
-def _node(row: Row, per_line: int) -> Text:
+def _node(row: PictureRow, per_line: int) -> Text:
     """The pages of a node, `per_line` on each line, below its branches. What is not in the tree has dotted ones."""
     *above, follows = row.lines
     branches = "".join("│  " if line else "   " for line in above)
@@ -90,11 +90,11 @@ def _node(row: Row, per_line: int) -> Text:
     return Text(first + f"\n{rest}".join(lines), style="" if row.is_in_tree else "dim")
 
 
-def _cells(cells: Iterable[Cell]) -> Text:
+def _cells(cells: Iterable[PictureCell]) -> Text:
     return Text.assemble(*(part for cell in cells for part in _cell(cell)))
 
 
-def _cell(cell: Cell) -> Iterator[tuple[str, str]]:
+def _cell(cell: PictureCell) -> Iterator[tuple[str, str]]:
     left, right = "[]" if cell.is_locked else "  "
     is_arriving = cell.residency is Residency.ARRIVING
     sign = _ARRIVED[int(cell.arrived * len(_ARRIVED)) % len(_ARRIVED)] if is_arriving else cell.residency.value
@@ -104,7 +104,7 @@ def _cell(cell: Cell) -> Iterator[tuple[str, str]]:
     yield right, "bold"
 
 
-def _notes(lockers: Iterable[str], marks: Iterable[Mark], between: str) -> Text:
+def _notes(lockers: Iterable[str], marks: Iterable[PictureMark], between: str) -> Text:
     notes = [Text(f"◀ {mark.value}", style="bold") for mark in marks]
     if names := ", ".join(lockers):
         notes.append(Text(f"locked by {names}", style="yellow"))

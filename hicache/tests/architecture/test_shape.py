@@ -1,4 +1,4 @@
-"""What is checked of every file: short functions, a docstring, and no name that is empty or withdrawn."""
+"""What is checked of every file: short functions, a docstring, no name that is empty, withdrawn, or of two classes."""
 
 from __future__ import annotations
 
@@ -163,3 +163,53 @@ def test_a_withdrawn_name_is_found(tmp_path: Path, source: str) -> None:
     path = tmp_path / "module.py"
     path.write_text(source, encoding="utf-8")
     assert len(list(withdrawn(path))) == 1, f"expected one finding in {source!r}, got {list(withdrawn(path))}"
+
+
+SAME_NAME = {
+    "MyAdapter": "the skeletons of `hicache init-adapter`, each in a file of its own",
+    "Group": "the ranks that agree, and the layers that share a table, which the skeleton for requests names",
+    "Namespace": "the keys' and that of files in 3FS",
+    "Place": "where a backend under test keeps its objects, and the folder of a slotfile",
+    "Tier": "the cache's and that of vLLM",
+    "Transfer": "of a node between tiers, and of a NIXL agent",
+    "StorageStats": "a backend's own and those that a cache counts",
+    "Gate": "holds calls back: one inside a backend, one below SGLang",
+    "Move": "of pages between tiers, and of bytes in a file",
+    "MiniSglang": "the adapter and what it imports",
+    "Page": "of a file of pages, and of a reply of Redis",
+    "Reserved": "pages that a writer may fill, in each backend that has a catalogue",
+    "Running": "requests of vLLM, in an adapter of its cache and in one of its connector",
+}
+"""The public classes that may have a name in common, and what they are. Give a new class another name."""
+
+
+def class_modules(root: Path) -> dict[str, list[str]]:
+    """The modules of the package that define each public class, by its name. Those of its tests do not count."""
+    found: dict[str, list[str]] = {}
+    for path in python_files(root, ("hicache",)):
+        if "tests" not in path.relative_to(root).parts:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(path.relative_to(root).as_posix())
+    return found
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    several = {name: modules for name, modules in class_modules(ROOT).items() if len(modules) > 1}
+    assert several.keys() == SAME_NAME.keys(), (
+        f"names in more than one module: { ({name: several[name] for name in several.keys() - SAME_NAME.keys()}) }; "
+        f"now in one module: {sorted(SAME_NAME.keys() - several.keys())}"
+    )
+
+
+def test_classes_of_one_name_are_found(tmp_path: Path) -> None:
+    for name, text in (
+        ("a", "class A: ...\nclass _B: ..."),
+        ("b", "class A: ...\nclass C: ..."),
+        ("tests/c", "class C: ..."),
+    ):
+        path = tmp_path / "hicache" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = class_modules(tmp_path)
+    assert found == {"A": ["hicache/a.py", "hicache/b.py"], "C": ["hicache/b.py"]}, f"got {found}"

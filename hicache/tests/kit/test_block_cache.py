@@ -15,9 +15,9 @@ from hicache.testing.caches.block_cache import (
     BlockCache,
     BlockCacheConfig,
     BlockCacheSnapshot,
+    BlockRequest,
     Digest,
     Group,
-    Request,
     sha256,
 )
 from hicache.testing.geometry import Publish
@@ -83,7 +83,7 @@ def cached_prefixes(snapshot: BlockCacheSnapshot) -> dict[int, Prefix]:
 class Running:
     """A running request and how many of its tokens have KV; the state lags behind when KV is computed at scheduling."""
 
-    request: Request
+    request: BlockRequest
     with_kv: int
 
 
@@ -631,7 +631,7 @@ def tokens_of(count: int, first: int = 0) -> np.ndarray[tuple[int], np.dtype[np.
     return np.arange(first, first + count, dtype=np.int32)
 
 
-def admitted(cache: BlockCache, count: int) -> Request:
+def admitted(cache: BlockCache, count: int) -> BlockRequest:
     request = cache.admit(tokens_of(count))
     assert request, f"a prompt of {count} tokens did not fit"
     return request

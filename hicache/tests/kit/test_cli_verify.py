@@ -25,7 +25,7 @@ from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import (
     INTERRUPTED,
-    Progress,
+    StageProgress,
     StageResult,
     SuiteStage,
     Verification,
@@ -62,7 +62,7 @@ class FakeStage:
     problem: str | None
     capabilities: tuple[str, ...] = ("BYTES", "SWA")
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Half of the way, and the result."""
         progress(50, 100)
         run = None
@@ -271,7 +271,7 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
     begun: list[str] = []
 
     class RecordedStage(FakeStage):
-        def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
             begun.append(self.name)
             return super().run(progress, interrupt)
 
@@ -294,7 +294,7 @@ class MeetingStage(FakeStage):
 
     meeting: ClassVar[Barrier]
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Wait for the others."""
         self.meeting.wait(60.0)
         return super().run(progress, interrupt)
@@ -315,7 +315,7 @@ class LonelyStage(FakeStage):
 
     meeting: ClassVar[Barrier]
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Wait for another one for a short time."""
         result = super().run(progress, interrupt)
         try:
@@ -343,7 +343,7 @@ def test_one_stage_runs_at_a_time_where_one_process_is_to_test(
 class InterruptedStage(FakeStage):
     """Is interrupted once the stage beside it runs."""
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Wait for the other one, and say that Ctrl-C ended it."""
         MeetingStage.meeting.wait(60.0)
         return super().run(progress, interrupt)
@@ -352,7 +352,7 @@ class InterruptedStage(FakeStage):
 class EndlessStage(FakeStage):
     """Runs until it is interrupted."""
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """Wait for the interrupt."""
         MeetingStage.meeting.wait(60.0)
         is_set = interrupt.wait(60.0)

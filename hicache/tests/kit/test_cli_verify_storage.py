@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hicache.cli.app import app
-from hicache.cli.stage import Progress, StageResult, SuiteStage
+from hicache.cli.stage import StageProgress, StageResult, SuiteStage
 from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage import throughput
 from hicache.tests.kit.suite_runs import execution, record
@@ -95,7 +95,7 @@ def test_speeds_stand_in_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, tuple[str, ...]] = {}
 
-    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
+    def run(stage: SuiteStage, _: StageProgress, __: Event) -> StageResult:
         told[stage.name] = stage.arguments
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 
@@ -112,7 +112,7 @@ def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_file_of_options_is_no_file_of_words_for_pytest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[tuple[str, ...]] = []
 
-    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
+    def run(stage: SuiteStage, _: StageProgress, __: Event) -> StageResult:
         told.append(stage.arguments)
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 
@@ -129,7 +129,7 @@ def test_a_file_of_options_is_no_file_of_words_for_pytest(monkeypatch: pytest.Mo
 def test_the_suites_are_told_what_is_known_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, Path | None] = {}
 
-    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
+    def run(stage: SuiteStage, _: StageProgress, __: Event) -> StageResult:
         told[stage.name] = stage.verification.known_failures
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 

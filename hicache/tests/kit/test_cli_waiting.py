@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hicache.cli import accuracy, progress_lines, replay_view
 from hicache.cli.progress_lines import print_until
-from hicache.cli.stage import Progress, StageResult
+from hicache.cli.stage import StageProgress, StageResult
 from hicache.cli.verify import verify_command
 from hicache.cli.verify_view import run_with_progress
 from hicache.clock import VirtualClock
@@ -55,7 +55,7 @@ class WaitingStage:
         self._progress = progress
         self._line = line
 
-    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+    def run(self, progress: StageProgress, interrupt: Event) -> StageResult:
         """See Stage."""
         if self._progress:
             progress(*self._progress)

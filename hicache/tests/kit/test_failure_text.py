@@ -8,7 +8,7 @@ import pytest
 
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import NO_EVIDENCE, Execution, Outcome
-from hicache.testing.report.failure_text import MAX_NODES, MAX_STEPS, WIDTH, Part, failure_parts
+from hicache.testing.report.failure_text import MAX_NODES, MAX_STEPS, WIDTH, TextPart, failure_parts
 from hicache.testing.report.run import Evidence, Step
 from hicache.tests.kit.suite_runs import execution, run, write_suite
 
@@ -112,7 +112,7 @@ def failure(reason: str, evidence: Evidence = EVIDENCE, *causes: str) -> Executi
     )
 
 
-def part(one: Execution, title: str) -> Part:
+def part(one: Execution, title: str) -> TextPart:
     """The part of a failure whose title begins so."""
     return next(part for part in failure_parts(one, CONTRACT) if part.title.startswith(title))
 

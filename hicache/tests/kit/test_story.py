@@ -38,7 +38,18 @@ from hicache.testing.storage.scripted import Store, store_named
 from hicache.testing.story.act import Claim, require_claims
 from hicache.testing.story.layout import panels
 from hicache.testing.story.page import render_page
-from hicache.testing.story.picture import REQUEST, TRANSFER, Cell, Mark, Owner, Painter, Picture, Residency, Row, Words
+from hicache.testing.story.picture import (
+    REQUEST,
+    TRANSFER,
+    Owner,
+    Painter,
+    Picture,
+    PictureCell,
+    PictureMark,
+    PictureRow,
+    Residency,
+    Words,
+)
 from hicache.testing.story.script import (
     ACTS,
     COMPONENTS,
@@ -179,7 +190,7 @@ def scenes() -> list[Scene]:
     return list(run_story(ReferenceAdapter))
 
 
-def cells_of(scenes: list[Scene]) -> Iterator[Cell]:
+def cells_of(scenes: list[Scene]) -> Iterator[PictureCell]:
     """Every cell of every drawing."""
     for scene in scenes:
         for row in scene.picture.rows:
@@ -226,7 +237,7 @@ def test_each_component_is_seen_here_on_its_way_and_locked(scenes: list[Scene]) 
 def test_each_mark_locker_owner_and_direction_is_seen(scenes: list[Scene]) -> None:
     pictures = [scene.picture for scene in scenes]
     marks = {mark for picture in pictures for row in picture.rows for mark in (*row.marks, *picture.root)}
-    assert marks == set(Mark), f"marks: {marks}"
+    assert marks == set(PictureMark), f"marks: {marks}"
     lockers = {who for picture in pictures for row in picture.rows for who in row.lockers}
     assert lockers == {REQUEST, TRANSFER}, f"lockers: {lockers}"
     owners = {owner for picture in pictures for fill in picture.fills for owner, count in fill.pages.items() if count}
@@ -242,10 +253,14 @@ def test_a_transfer_is_shown_half_way(scenes: list[Scene]) -> None:
 
 def test_the_two_ends_of_a_match_stand_where_the_text_says(scenes: list[Scene]) -> None:
     first = act_at(scenes, "two ends").picture
-    assert [row.marks for row in first.rows] == [(Mark.ANCHOR,), (Mark.BEST,), (), ()], f"MATCH-5: {first.rows}"
+    assert [row.marks for row in first.rows] == [(PictureMark.ANCHOR,), (PictureMark.BEST,), (), ()], (
+        f"MATCH-5: {first.rows}"
+    )
     second = act_at(scenes, "No match ends").picture
-    assert second.root == (Mark.ANCHOR,), f"MATCH-5: nothing is complete on the device, marks at the root {second.root}"
-    marked = [row.text for row in second.rows if row.marks == (Mark.BEST,)]
+    assert second.root == (PictureMark.ANCHOR,), (
+        f"MATCH-5: nothing is complete on the device, marks at the root {second.root}"
+    )
+    marked = [row.text for row in second.rows if row.marks == (PictureMark.BEST,)]
     assert marked == ["Where do you sleep? On coats of sheep."], f"MATCH-12: the best match is at {marked}"
 
 
@@ -408,7 +423,7 @@ class Tree:
         """Add a transfer."""
         self.transfers.append(TransferView(kind, device, host))
 
-    def picture(self, *pending: Pending, marks: tuple[tuple[Mark, bytes], ...] = ()) -> Picture:
+    def picture(self, *pending: Pending, marks: tuple[tuple[PictureMark, bytes], ...] = ()) -> Picture:
         """What is drawn of it, with pools of ten slots (of four for states) of which the last two are free."""
         pools = {
             name: PoolView(size, slots(size - 1, size)) for name, size in (("full", 10), ("swa", 10), ("mamba", 4))
@@ -438,12 +453,12 @@ class Spoken(ReferenceAdapter):
         return [f"{pool}: {' '.join(pages[: end + 1])}" for end in range(len(pages))]
 
 
-def signs(row: Row, tier: Tier) -> str:
+def signs(row: PictureRow, tier: Tier) -> str:
     """The cells of a row as signs."""
     return "".join(cell.residency.value for cell in row.cells[tier])
 
 
-def cell_of(picture: Picture, tier: Tier, component: str) -> Cell:
+def cell_of(picture: Picture, tier: Tier, component: str) -> PictureCell:
     """A cell of the first row."""
     return next(cell for cell in picture.rows[0].cells[tier] if cell.component == component)
 
@@ -523,9 +538,9 @@ def test_a_mark_stands_where_its_key_ends() -> None:
     node = tree.grow("a b", -1, held(slots(2, 3)), held())
     tree.grow("a b", node, held(slots(4, 5)), held())
     key = tree.nodes[0].segment * 2
-    picture = tree.picture(marks=((Mark.ANCHOR, b""), (Mark.BEST, key)))
-    assert picture.root == (Mark.ANCHOR,), f"an empty key ends at the root, got {picture.root}"
-    assert [row.marks for row in picture.rows] == [(), (Mark.BEST,)], f"whole keys are compared: {picture.rows}"
+    picture = tree.picture(marks=((PictureMark.ANCHOR, b""), (PictureMark.BEST, key)))
+    assert picture.root == (PictureMark.ANCHOR,), f"an empty key ends at the root, got {picture.root}"
+    assert [row.marks for row in picture.rows] == [(), (PictureMark.BEST,)], f"whole keys are compared: {picture.rows}"
 
 
 def test_each_page_of_a_pool_has_one_owner() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from hicache.pools.copy import KernelCopies
 from hicache.testing.cuda.model import CudaModel
-from hicache.testing.cuda.races import Access as Found
 from hicache.testing.cuda.races import Race
+from hicache.testing.cuda.races import SlotAccess as Found
 from hicache.testing.cuda.sanitizer import Sanitizer
 from hicache.tests.cache.transfer.gpu import Gpu
 from hicache.tests.cache.transfer.stream_schedule import StreamSchedule

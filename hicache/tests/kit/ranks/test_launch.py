@@ -18,7 +18,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.failures import MAX_OUTPUT, causes_of, recorded
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, SILENT, START_METHOD, Launch
-from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
+from hicache.testing.ranks.outcome import RAISED, RankOutcome, RanksFailedError
 from hicache.testing.ranks.seen import SEEN
 from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING, raised
 from hicache.testing.ranks.world import Mesh, RankWorld
@@ -98,10 +98,10 @@ def test_all_errors_are_reported(launch: Launch) -> None:
 
 
 def test_what_a_rank_raised_or_how_it_ended_is_the_cause() -> None:
-    left_alone = Outcome(0, None, f"{RAISED}\nTraceback\nRankError: rank 1 had ended")
-    broken = Outcome(1, None, f"{RAISED}\nTraceback\nViolationError: REQ-3: zeros", ("REQ-3",))
+    left_alone = RankOutcome(0, None, f"{RAISED}\nTraceback\nRankError: rank 1 had ended")
+    broken = RankOutcome(1, None, f"{RAISED}\nTraceback\nViolationError: REQ-3: zeros", ("REQ-3",))
     lines = f"{RAISED}\nTraceback\n  File\nViolationError: RANK-1: got:\n-root\n"
-    died = Outcome(
+    died = RankOutcome(
         2, None, "ended with code -11 and left no outcome:\nFatal Python error: Segmentation fault\n", (ENDED,)
     )
     found = {

@@ -13,9 +13,9 @@ from hicache.testing.caches.block_cache import (
     Block,
     BlockCache,
     BlockCacheConfig,
+    BlockRequest,
     Content,
     Digest,
-    Request,
     keep_no_bytes,
     sha256,
 )
@@ -30,7 +30,7 @@ class TruncatedState(BlockCache):
     its table entry was hashed as the state at the end, and every later request resumed from a truncated state.
     """
 
-    def _advance(self, request: Request, computed: int) -> None:
+    def _advance(self, request: BlockRequest, computed: int) -> None:
         left = {group: len(request.tables[group]) - 1 for group in self._groups(Component.MAMBA) if request.tables}
         inside = {group: request.computed % self.block_tokens[group] for group in left}
         super()._advance(request, computed)
@@ -51,7 +51,7 @@ class StateIndexInSmallestBlocks(BlockCache):
     the states. The copy read an unrelated block, or memory behind the table, which is the initial state here.
     """
 
-    def _state_found(self, request: Request, group: int) -> int:
+    def _state_found(self, request: BlockRequest, group: int) -> int:
         index, table = request.cached_tokens // self.config.hash_block - 1, request.tables[group]
         return table[index] if 0 <= index < len(table) else NULL_BLOCK
 
@@ -63,12 +63,12 @@ class StateAfterTheHit(BlockCache):
     MAMBA in which hits were not aligned to states. Seen when the prompt is a multiple of the state's block.
     """
 
-    def _longest_hit(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
+    def _longest_hit(self, request: BlockRequest, limit: int) -> tuple[int, list[list[int]]]:
         length, tables = super()._longest_hit(request, len(request.tokens))
         self._beyond = {group: tables[group].pop() for group in self._groups(Component.MAMBA) if length > limit}
         return min(length, limit), tables
 
-    def _state_found(self, request: Request, group: int) -> int:
+    def _state_found(self, request: BlockRequest, group: int) -> int:
         return self._beyond.get(group) or super()._state_found(request, group)
 
 
@@ -79,7 +79,7 @@ class AttentionHitAlone(BlockCache):
     assumption that the connector brings the missing state. It does not, and decoding went on from an earlier state.
     """
 
-    def _table_for(self, request: Request, group: int, length: int) -> list[int] | None:
+    def _table_for(self, request: BlockRequest, group: int, length: int) -> list[int] | None:
         table, size = super()._table_for(request, group, length), self.block_tokens[group]
         if table is not None or self.config.groups[group].kind is not Component.MAMBA:
             return table
@@ -95,7 +95,7 @@ class BlocksOfOneRank(BlockCache):
     left out the number of ranks counted too many blocks by this factor.
     """
 
-    def _publish_tokens(self, request: Request, computed: int) -> None:
+    def _publish_tokens(self, request: BlockRequest, computed: int) -> None:
         for group in self._groups(Component.FULL, Component.SWA):
             count = min(
                 computed // self.config.groups[group].block_size, self._whole_blocks(group, len(request.tokens))
@@ -113,7 +113,7 @@ class GroupsNotAskedAgain(BlockCache):
     Here SWA has the window before the first hit, and lacks the window before the shorter one that MAMBA allows.
     """
 
-    def _longest_hit(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
+    def _longest_hit(self, request: BlockRequest, limit: int) -> tuple[int, list[list[int]]]:
         length = limit - limit % self.config.alignment
         for kind in (Component.FULL, Component.SWA, Component.MAMBA):
             for group in self._groups(kind):
@@ -121,7 +121,7 @@ class GroupsNotAskedAgain(BlockCache):
                     length -= self.config.alignment
         return length, [self._known(request, group, length) for group in range(len(self.config.groups))]
 
-    def _known(self, request: Request, group: int, length: int) -> list[int]:
+    def _known(self, request: BlockRequest, group: int, length: int) -> list[int]:
         """Return the group's table for the hit, with the null block for what it lacks."""
         table = [NULL_BLOCK] * self._whole_blocks(group, length)
         for index in range(self._first_read(group, length), len(table)):
@@ -137,7 +137,7 @@ class DuplicateFreedInUse(BlockCache):
     They are freed at the end of the chunk, stay in the request's page table, and a third request gets them.
     """
 
-    def _publish_block(self, request: Request, group: int, index: int) -> None:
+    def _publish_block(self, request: BlockRequest, group: int, index: int) -> None:
         number = request.tables[group][index]
         if self._copies(self._content(request, group, index)) and self._blocks[number].references == 1:
             super()._free(self._blocks[number])
@@ -227,7 +227,7 @@ class AllocatesBeforeItTakes(BlockCache):
     vllm#42948: the allocation of a request took the least recently used blocks, which held its own prefix.
     """
 
-    def _take(self, request: Request, found: Sequence[int]) -> None:
+    def _take(self, request: BlockRequest, found: Sequence[int]) -> None:
         self._grow(request)
         self._touch(found)
 
@@ -238,7 +238,7 @@ class InsistsOnTheHit(BlockCache):
     Seen in BlockCache: nothing else runs, so that no request will free the block which the copy of the state needs.
     """
 
-    def _do_without_hit(self, request: Request) -> None:
+    def _do_without_hit(self, request: BlockRequest) -> None:
         """Keep the hit."""
 
 

@@ -28,7 +28,7 @@ from hicache.keys import TOKEN_BYTES, RadixKey
 from hicache.parallel.group import Group
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.caches import reference
-from hicache.testing.caches.block_cache import Block, BlockCache, Content, Request
+from hicache.testing.caches.block_cache import Block, BlockCache, BlockRequest, Content
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.dictionary import DictionaryAdapter
 from hicache.testing.caches.offload import OffloadCacheAdapter
@@ -275,7 +275,7 @@ _NUMBERS: dict[bytes, int] = {}
 class _WeakBlocks(BlockCache):
     weak: ClassVar[WeakKey]
 
-    def _extend_chain(self, request: Request) -> None:
+    def _extend_chain(self, request: BlockRequest) -> None:
         names = self.weak.names(request.tokens, request.namespace, self.config.hash_block)
         request.digests[:] = [repr(self.weak.namespace(request.namespace)).encode(), *names]
 
