@@ -13,7 +13,7 @@ from warnings import warn
 ADAPTERS, ENGINES, CACHES = "hicache.testing.adapters", "hicache.engines", "hicache.testing.caches"
 
 MOVED: Mapping[str, str] = {
-    "hicache.engines.below_sglang": f"{ENGINES}.below_sglang",
+    "hicache.integrations.sglang": f"{ENGINES}.below_sglang",
     **{f"{ADAPTERS}.{name}": f"{CACHES}.{name}" for name in ("blocks", "dictionary", "offload", "paged_dictionary")},
     **{f"{ADAPTERS}.{name}": f"{CACHES}.{name}" for name in ("modelled", "reference")},
     **{f"{ADAPTERS}.{name}": f"{ENGINES}.{name}.adapter" for name in ("sglang", "vllm")},

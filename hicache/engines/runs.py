@@ -48,7 +48,8 @@ class Run:
 
     def reporting(self, folder: Path) -> Run:
         """The same run with its report in `folder / class_name`; our own tests have none."""
-        words = ("--hicache-report", str(folder / self.class_name)) if self.path else ()
+        # The runs start in the checkout.
+        words = ("--hicache-report", str(folder.absolute() / self.class_name)) if self.path else ()
         return replace(self, words=(*self.words, *words))
 
     def header(self) -> str:

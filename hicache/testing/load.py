@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind
+from hicache.moved import MOVED
 from hicache.testing.adapter import INTERFACE_VERSION, CacheAdapter, Capability
+from hicache.testing.contract import CONTRACT, PROFILES
 from hicache.testing.devices import missing_device
 from hicache.testing.imports import without_collection
 
@@ -21,14 +24,18 @@ def load_adapter(path: str) -> type[CacheAdapter]:
 
     With `@` and a device behind it, such as `package.module:Class@cuda`, its caches are opened on that device, which
     this machine must have. An adapter that was written for another version of the interface, that declares no door, or
-    that shows blocks and no tables of requests, is a ValueError too.
+    that shows blocks and no tables of requests, is a ValueError too, and so is one whose profile, departures or
+    capabilities do not exist. For the old name of a module a line on the standard error gives the new one.
     """
     place, _, device = path.partition("@")
     module, separator, name = place.partition(":")
     if not separator or not module or not name:
         raise ValueError(f"adapter {path!r} is not of the form package.module:Class")
+    if module in MOVED:
+        # No warning: a project that turns warnings into errors would lose its run.
+        sys.stderr.write(f"{module} has moved to {MOVED[module]}; the old name will be removed in 0.2\n")
     with without_collection():
-        loaded = importlib.import_module(module)
+        loaded = importlib.import_module(MOVED.get(module, module))
     if not hasattr(loaded, name):
         known = [one for one in vars(loaded) if not one.startswith("_")]
         close = "".join(f"; did you mean {one}?" for one in get_close_matches(name, known, n=1))
@@ -41,6 +48,7 @@ def load_adapter(path: str) -> type[CacheAdapter]:
             f"adapter {path!r} was written for interface {found.interface}, this hicache has interface "
             f"{INTERFACE_VERSION}: see docs/reference/versions.md"
         )
+    _require_known(path, found)
     if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
         raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
     shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
@@ -49,6 +57,16 @@ def load_adapter(path: str) -> type[CacheAdapter]:
             f"adapter {path!r} declares SNAPSHOT with the profile {found.profile}: its laws need TABLES as well"
         )
     return on_device(found, device) if device else found
+
+
+def _require_known(path: str, adapter: type[CacheAdapter]) -> None:
+    """Raise ValueError for a profile, a departure or a capability that does not exist."""
+    if adapter.profile not in PROFILES:
+        raise ValueError(f"adapter {path!r}: profile {adapter.profile!r} is none of {', '.join(PROFILES)}")
+    if unknown := sorted(adapter.departures - CONTRACT.keys()):
+        raise ValueError(f"adapter {path!r}: departures: the contract has no clause {unknown[0]}")
+    if strange := [one for one in adapter.capabilities if not isinstance(one, Capability)]:
+        raise ValueError(f"adapter {path!r}: capabilities must be members of Capability, got {strange[0]!r}")
 
 
 def on_device(adapter: type[CacheAdapter], device: str) -> type[CacheAdapter]:

@@ -270,6 +270,12 @@ def test_commands_are_found() -> None:
 # Old names of modules.
 
 
+def test_old_names_are_those_of_the_old_packages() -> None:
+    # These are literals: a rename of the whole text would change the table too.
+    old = {"hicache." + "integrations", "hicache.testing." + "adapters"}
+    assert {name.rpartition(".")[0] for name in MOVED} == old, f"got {sorted(MOVED)}"
+
+
 @pytest.mark.parametrize("old", [name for name in MOVED if find_spec(MOVED[name])])
 def test_an_old_name_gives_the_module_and_warns(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import_module(old.rpartition(".")[0])

@@ -205,6 +205,10 @@ class SuitePlugin:
             end_if_forked(self._process)
         with _hidden_frames(item, call):
             report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, ImportError) and hasattr(report, "wasxfail"):
+            # A cache that cannot be imported has not shown a failure that is listed.
+            report.outcome = "failed"
+            del report.wasxfail
         if tags is not None and call.when == "teardown":
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
             report.user_properties.append((COLLECTIVES, " ".join(_collectives_seen())))

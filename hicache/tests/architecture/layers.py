@@ -85,6 +85,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(CACHE, (*CORE, "numpy", "torch")),
     "hicache.prometheus": (*CORE, "prometheus_client"),
+    "hicache.testing.load": (*SHARED, "hicache.moved", "hicache.testing"),
     "hicache.testing": (
         *SHARED,
         "hicache.storage",

@@ -191,7 +191,7 @@ def test_each_run_of_an_environment_has_a_report_of_its_own(processes: Processes
     assert main(["run", "vllm-0.33.0", "--report", "out"]) == 0, "each process ends with 0"
     folders = [words[words.index("--hicache-report") + 1] for words in processes.words if "--hicache-report" in words]
     found = [run for run in TABLE.runs if run.environment == "vllm-0.33.0" and run.path]
-    assert folders == [f"out/{run.class_name}" for run in found], f"got {folders}"
+    assert folders == [str(Path("out", run.class_name).absolute()) for run in found], f"got {folders}"
 
 
 def test_the_page_compares_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

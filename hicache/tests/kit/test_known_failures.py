@@ -421,3 +421,29 @@ def test_an_unexpected_failure_is_shrunk(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-s")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["*shrunk: True, True, phases as before: True*"])
+
+
+NOT_INSTALLED = """
+import pytest
+from hicache.testing.contract import clause
+
+@pytest.fixture
+def opened():
+    raise ImportError("the engine is not installed")
+
+@clause("KEY-1")
+def test_opens(opened):
+    raise AssertionError("KEY-1: broken")
+
+@clause("KEY-1")
+def test_imports():
+    raise ModuleNotFoundError("the engine is not installed")
+"""
+
+
+def test_a_cache_that_cannot_be_imported_is_no_known_failure(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, NOT_INSTALLED)
+    entry = '[[failure]]\nid = "KEY-1"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
+    (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
+    result = run(pytester, "--hicache-known-failures", "known.toml")
+    result.assert_outcomes(errors=1, failed=1)

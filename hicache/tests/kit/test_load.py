@@ -10,6 +10,7 @@ import pytest
 from hicache.testing import load
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.modelled import ModelledReference
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.devices import missing_device
 from hicache.testing.load import load_adapter, moved
@@ -50,3 +51,25 @@ def test_on_a_gpu_streams_copy_and_on_a_cpu_threads() -> None:
 def test_the_cpu_takes_no_capability() -> None:
     found = load_adapter(f"{REFERENCE}@cpu")
     assert found.capabilities == load_adapter(REFERENCE).capabilities, f"got {found.capabilities}"
+
+
+WRONG = {
+    "profile": ({"profile": "tre"}, "profile 'tre' is none of tree, blocks, offload"),
+    "departure": ({"departures": frozenset({"EVICT-99"})}, "departures: the contract has no clause EVICT-99"),
+    "capability": ({"capabilities": {"VERBS"}}, "capabilities must be members of Capability, got 'VERBS'"),
+}
+
+
+@pytest.mark.parametrize(("declared", "expected"), WRONG.values(), ids=WRONG)
+def test_what_does_not_exist_cannot_be_declared(
+    declared: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "Declared", type("Declared", (ReferenceAdapter,), declared), raising=False)
+    with pytest.raises(ValueError, match=f"{load.__name__}:Declared': {expected}"):
+        load_adapter(f"{load.__name__}:Declared")
+
+
+def test_an_old_name_is_loaded_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = load_adapter("hicache.testing." + "adapters.reference:ReferenceAdapter")
+    assert found is ReferenceAdapter, f"got {found}"
+    assert REFERENCE.partition(":")[0] in capsys.readouterr().err, "expected the new name on the standard error"
