@@ -65,8 +65,9 @@ def _require_known(path: str, adapter: type[CacheAdapter]) -> None:
         raise ValueError(f"adapter {path!r}: profile {adapter.profile!r} is none of {', '.join(PROFILES)}")
     if unknown := sorted(adapter.departures - CONTRACT.keys()):
         raise ValueError(f"adapter {path!r}: departures: the contract has no clause {unknown[0]}")
-    if strange := [one for one in adapter.capabilities if not isinstance(one, Capability)]:
-        raise ValueError(f"adapter {path!r}: capabilities must be members of Capability, got {strange[0]!r}")
+    strange = sorted(map(repr, adapter.capabilities - {*Capability}))
+    if strange:
+        raise ValueError(f"adapter {path!r}: capabilities must be members of Capability, got {strange[0]}")
 
 
 def on_device(adapter: type[CacheAdapter], device: str) -> type[CacheAdapter]:
