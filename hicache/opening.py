@@ -1,4 +1,4 @@
-"""Opening: the parts of a cache, those that live as long as it, and those that are made anew after an interruption."""
+"""The parts of a cache and how they are opened: `Resources` live as long as it, a reset may replace `Tiers`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def open_parts(
     tensors: Mapping[str, Sequence[torch.Tensor]] | None,
     metrics: CacheMetrics | None,
 ) -> tuple[Resources, Tiers]:
-    """All parts of an empty cache, as UnifiedRadixCache.open takes them. A failure closes those that are open."""
+    """Open the parts of an empty cache, for UnifiedRadixCache.open. If one cannot be opened, the others are closed."""
     # First of all: the other ranks would wait for a rank that fails before it.
     config = agreed_config(config, agreement)
     require_device(config.device)
