@@ -15,7 +15,7 @@ ADAPTERS, ENGINES, CACHES = "hicache.testing.adapters", "hicache.engines", "hica
 MOVED: Mapping[str, str] = {
     "hicache.integrations.sglang": f"{ENGINES}.below_sglang",
     **{f"{ADAPTERS}.{name}": f"{CACHES}.{name}" for name in ("blocks", "dictionary", "offload", "paged_dictionary")},
-    **{f"{ADAPTERS}.{name}": f"{CACHES}.{name}" for name in ("modelled", "reference")},
+    **{f"{ADAPTERS}.{name}": f"{CACHES}.reference" for name in ("modelled", "reference")},
     **{f"{ADAPTERS}.{name}": f"{ENGINES}.{name}.adapter" for name in ("sglang", "vllm")},
     **{f"{ADAPTERS}.sglang_{name}": f"{ENGINES}.sglang.{name}" for name in ("dsa", "ranks")},
     **{f"{ADAPTERS}.storage_{name}": f"{ENGINES}.{name}.storage" for name in ("lmcache", "sglang", "vllm")},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -14,7 +15,6 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.devices import missing_device
 from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS
-from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 
 from .black_box_machine import BlackBoxMachine, BlackBoxRequests, BlackBoxVerbs
@@ -64,35 +64,47 @@ SHORT = 8
 ON_TWO_TIERS = ("MATCH-1", "MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
 
-def require(capabilities: frozenset[Capability], adapter_type: type[CacheAdapter]) -> None:
-    """Skip the test unless the adapter declares these capabilities."""
-    lacking = capabilities - adapter_type.capabilities
-    if lacking:
-        reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
-        pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
+@dataclass(frozen=True)
+class Search:
+    """Lets Hypothesis search for a sequence of steps that breaks a law. `operations`: the verbs of each example."""
+
+    adapter_type: type[CacheAdapter]
+    operations: list[int]
+
+    def __call__(
+        self,
+        machine: type[CacheMachine],
+        components: tuple[str, ...],
+        sidecars: tuple[str, ...] = (),
+        share: int = 1,
+        lengths: Sequence[int] = (),
+        **more: object,
+    ) -> None:
+        """Run the machine on caches of these components.
+
+        `share`: divides the number of examples of the profile. `lengths`: steps of shorter runs that come first, each
+        with as many examples. `more`: further class attributes of the machine.
+        """
+        self.require(frozenset().union(*(NEEDS[name] for name in components + sidecars)))
+        bound = {"adapter_type": self.adapter_type, "operations": self.operations}
+        bound |= {"components": components, "sidecars": sidecars, **more}
+        opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
+        examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
+        for longest in (*lengths, steps):
+            run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
+
+    def require(self, capabilities: frozenset[Capability]) -> None:
+        """Skip the test unless the adapter declares these capabilities."""
+        lacking = capabilities - self.adapter_type.capabilities
+        if lacking:
+            reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
+            pytest.skip(f"{self.adapter_type.__name__} does not declare {reasons}")
 
 
-def search(
-    machine: type[CacheMachine],
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    share: int = 1,
-    lengths: Sequence[int] = (),
-    **more: object,
-) -> int:
-    """Let Hypothesis search for a sequence of steps that breaks a law; returns the number of verbs called.
-
-    `share`: divides the number of examples of the profile. `lengths`: steps of shorter runs that come first, each
-    with as many examples. `more`: further class attributes of the machine.
-    """
-    require(frozenset().union(*(NEEDS[name] for name in components + sidecars)), adapter_type)
-    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []} | more
-    opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
-    examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
-    for longest in (*lengths, steps):
-        run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
-    return sum(opened.operations)
+@pytest.fixture
+def search(adapter_type: type[CacheAdapter], operations: list[int]) -> Search:
+    """A search on the adapter under test."""
+    return Search(adapter_type, operations)
 
 
 @clause(
@@ -101,14 +113,9 @@ def search(
     needs=LOOKING,
 )
 @COMBINED
-def test_any_order_of_verbs(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_any_order_of_verbs(search: Search, components: tuple[str, ...], sidecars: tuple[str, ...]) -> None:
     """In any order of verbs the cache agrees with the oracle and keeps every law."""
-    record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
+    search(DeviceMachine, components, sidecars)
 
 
 @clause(
@@ -116,38 +123,25 @@ def test_any_order_of_verbs(
     *("EVICT-1", "EVICT-9", "REQ-3"),
 )
 @FROM_OUTSIDE
-def test_any_order_of_verbs_from_outside(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_any_order_of_verbs_from_outside(search: Search, components: tuple[str, ...]) -> None:
     """In any order of verbs the answers give no slot with a reader, and find nothing that was not inserted."""
-    record_property(OPERATIONS, _from_outside(BlackBoxVerbs, adapter_type, components))
+    _from_outside(search, BlackBoxVerbs, components)
 
 
 @clause("POOL-2", "MATCH-1", "REQ-1", "REQ-2", "REQ-4", "REQ-5", needs=(Capability.REQUESTS,), verbs=False)
 @FROM_OUTSIDE
-def test_any_mix_of_requests_from_outside(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_any_mix_of_requests_from_outside(search: Search, components: tuple[str, ...]) -> None:
     """In any order of requests the answers give no slot of another request, and no prefix that was never computed."""
-    record_property(OPERATIONS, _from_outside(BlackBoxRequests, adapter_type, components))
+    _from_outside(search, BlackBoxRequests, components)
 
 
 @clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
 @pytest.mark.parametrize(
     ("components", "sidecars"), OF_REQUESTS, ids=["+".join(names + extra) for names, extra in OF_REQUESTS]
 )
-def test_any_mix_of_requests(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_any_mix_of_requests(search: Search, components: tuple[str, ...], sidecars: tuple[str, ...]) -> None:
     """In any order of requests each reads its own bytes, and in the end nothing is held."""
-    record_property(OPERATIONS, search(RequestMachine, adapter_type, components, sidecars))
+    search(RequestMachine, components, sidecars)
 
 
 @clause(
@@ -157,54 +151,40 @@ def test_any_mix_of_requests(
 )
 @COMBINED
 def test_any_order_of_verbs_and_transfers(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    record_property: Callable[[str, object], None],
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...]
 ) -> None:
     """In any order of verbs and of transfers that move, end or fail, both tiers agree with the oracle."""
-    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.STEPPED))
+    _on_two_tiers(search, components, sidecars, ExecutorKind.STEPPED)
 
 
 @clause(*ON_TWO_TIERS, needs=(*LOOKING, Capability.HOST))
 @COMBINED
 def test_any_order_of_verbs_while_threads_move_bytes(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    record_property: Callable[[str, object], None],
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...]
 ) -> None:
     """The same with threads that move the bytes, so that a test does not decide when a transfer ends."""
-    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
+    _on_two_tiers(search, components, sidecars, ExecutorKind.THREADED)
 
 
 @ON_STREAMS
 @clause(*ON_TWO_TIERS, "POOL-6", needs=(*LOOKING, Capability.HOST))
 @pytest.mark.parametrize(("components", "sidecars"), [COMBINATIONS[0], COMBINATIONS[-1]], ids=["full", "all"])
 def test_any_order_of_verbs_while_streams_move_bytes(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    is_modelled: bool,
-    record_property: Callable[[str, object], None],
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...], is_modelled: bool
 ) -> None:
     """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
-    record_property(OPERATIONS, _on_streams(HostStreamsMachine, adapter_type, components, sidecars, is_modelled))
+    _on_streams(search, HostStreamsMachine, components, sidecars, is_modelled)
 
 
 @ON_STREAMS
 @clause("MATCH-1", "FETCH-1", "FETCH-4", "FLOW-12", needs=(*LOOKING, Capability.HOST, Capability.STORAGE))
 @pytest.mark.parametrize(("components", "sidecars"), COMBINATIONS[-1:], ids=["all"])
 def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    is_modelled: bool,
-    record_property: Callable[[str, object], None],
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...], is_modelled: bool
 ) -> None:
     """Storage reads and writes the pages of the host that streams copy, each after the other."""
-    require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
-    record_property(OPERATIONS, _on_streams(StorageStreamsMachine, adapter_type, components, sidecars, is_modelled))
+    search.require(frozenset({Capability.STEPPED_STORAGE}))
+    _on_streams(search, StorageStreamsMachine, components, sidecars, is_modelled)
 
 
 @clause(
@@ -212,16 +192,10 @@ def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
     needs=(*LOOKING, Capability.REQUESTS, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
 )
 @COMBINED
-def test_any_mix_of_requests_that_load(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_any_mix_of_requests_that_load(search: Search, components: tuple[str, ...], sidecars: tuple[str, ...]) -> None:
     """Requests that wait for loads resume with them, resume without them, or abort; in the end nothing is held."""
     stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
-    operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
-    record_property(OPERATIONS, operations)
+    search(LoadingMachine, components, sidecars, share=5, executor=stepped, met=met)
 
 
 @clause(
@@ -229,11 +203,9 @@ def test_any_mix_of_requests_that_load(
     needs=(*LOOKING, Capability.REQUESTS, Capability.TABLES, Capability.HOST, Capability.STEPPED),
     verbs=False,
 )
-def test_any_mix_of_requests_and_transfers(
-    adapter_type: type[CacheAdapter], record_property: Callable[[str, object], None]
-) -> None:
+def test_any_mix_of_requests_and_transfers(search: Search) -> None:
     """Beside the device: requests store and retrieve while transfers move, end and fail; in the end nothing is held."""
-    record_property(OPERATIONS, search(OffloadMachine, adapter_type, (Component.FULL.value,), ()))
+    search(OffloadMachine, (Component.FULL.value,))
 
 
 @pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])
@@ -244,53 +216,48 @@ def test_any_mix_of_requests_and_transfers(
 )
 @COMBINED
 def test_any_order_of_verbs_and_answers_of_storage(
-    adapter_type: type[CacheAdapter],
-    components: tuple[str, ...],
-    sidecars: tuple[str, ...],
-    executor: ExecutorKind,
-    record_property: Callable[[str, object], None],
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
 ) -> None:
     """In any order of verbs, faults and answers of storage a prefetch brings exactly what was stored."""
     if executor is ExecutorKind.STEPPED:
-        require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
-    host_executor = executor if Capability.STEPPED in adapter_type.capabilities else ExecutorKind.THREADED
-    bound = {"executor": host_executor, "storage_executor": executor, "met": Counter[Situation]()}
-    machine = type(StorageMachine.__name__, (StorageMachine,), bound)
-    record_property(OPERATIONS, search(machine, adapter_type, components, sidecars, share=5))
+        search.require(frozenset({Capability.STEPPED_STORAGE}))
+    host_executor = executor if Capability.STEPPED in search.adapter_type.capabilities else ExecutorKind.THREADED
+    met = Counter[Situation]()
+    search(StorageMachine, components, sidecars, share=5, met=met, executor=host_executor, storage_executor=executor)
 
 
-def _from_outside(machine: type[BlackBoxMachine], adapter_type: type[CacheAdapter], components: tuple[str, ...]) -> int:
+def _from_outside(search: Search, machine: type[BlackBoxMachine], components: tuple[str, ...]) -> None:
     """Search without a look into the cache. Fails if the search met too little to find anything."""
-    if adapter_type.profile == "offload":
-        pytest.skip(f"{adapter_type.__name__} copies its hits from the host: the machine of transfers has requests too")
+    adapter = search.adapter_type
+    if adapter.profile == "offload":
+        pytest.skip(f"{adapter.__name__} copies its hits from the host: the machine of transfers has requests too")
     # The laws are the same for each component: FULL alone has most of the examples.
     met, share = Counter[Met](), 1 if components == (Component.FULL.value,) else 2
-    operations = search(machine, adapter_type, components, (), share=share, met=met)
-    missed = [one.value for one in Met if not met[one] and one.demanded_by not in adapter_type.departures]
+    search(machine, components, share=share, met=met)
+    missed = [one.value for one in Met if not met[one] and one.demanded_by not in adapter.departures]
     assert not missed, f"the search is vacuous: it met no {', no '.join(missed)}; it met {dict(met)}"
-    return operations
 
 
 def _on_streams(
+    search: Search,
     machine: type[CacheMachine],
-    adapter_type: type[CacheAdapter],
     components: tuple[str, ...],
     sidecars: tuple[str, ...],
     is_modelled: bool,
-) -> int:
+) -> None:
     """Search on a GPU, or on a model of one; skips the test if the adapter does not run on a model."""
-    if is_modelled and adapter_type.on_model(0) is None:
-        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    if is_modelled and search.adapter_type.on_model(0) is None:
+        pytest.skip(f"{search.adapter_type.__name__} does not run on a model of CUDA")
     # Asked here and not at collection: a search of a cache without streams needs no torch.
     if not is_modelled and (missing := missing_device("cuda")):
         pytest.skip(missing)
     met = Counter[Situation]()
-    return search(machine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled)
+    search(machine, components, sidecars, share=20, met=met, is_modelled=is_modelled)
 
 
 def _on_two_tiers(
-    adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
-) -> int:
+    search: Search, components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
+) -> None:
     # Both tiers are compared after each step, and the cache starts with prompts: fewer examples suffice.
     lengths, met = (SHORT,), Counter[Situation]()
-    return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=lengths, executor=executor, met=met)
+    search(HostMachine, components, sidecars, share=5, lengths=lengths, executor=executor, met=met)

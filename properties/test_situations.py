@@ -249,14 +249,16 @@ PAGES = 4
     ("machine", "expected"), [(HostMachine, OF_LOADS), (LoadingMachine, OF_REQUESTS)], ids=["verbs", "requests"]
 )
 def test_a_search_meets_its_situations(
-    adapter_type: type[CacheAdapter], machine: type[TierMachine], expected: set[Situation]
+    adapter_type: type[CacheAdapter], operations: list[int], machine: type[TierMachine], expected: set[Situation]
 ) -> None:
-    search(bind(machine, adapter_type, (Component.FULL.value,)), expected, PARTS)
+    search(bind(machine, adapter_type, operations, (Component.FULL.value,)), expected, PARTS)
 
 
 @clause(needs=NEEDS)
 @pytest.mark.parametrize("situation", SCRIPTS, ids=lambda situation: situation.name.lower())
-def test_a_search_continues_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
+def test_a_search_continues_from_each_situation(
+    adapter_type: type[CacheAdapter], operations: list[int], situation: Situation
+) -> None:
     script = SCRIPTS[situation]
     if Component.MAMBA in script.components and Capability.MAMBA not in adapter_type.capabilities:
         pytest.skip(f"{adapter_type.__name__} does not declare MAMBA: {Capability.MAMBA.value}")
@@ -268,13 +270,17 @@ def test_a_search_continues_from_each_situation(adapter_type: type[CacheAdapter]
         assert situation in machine.met, f"{situation.value}: expected the script to reach it, got {dict(machine.met)}"
 
     caches = st.just(fixed_config(pages, pages, script.write_policy, events=True))
-    machine = bind(script.machine, adapter_type, script.components, opened=run_script, caches=lambda _: caches)
+    machine = bind(
+        script.machine, adapter_type, operations, script.components, opened=run_script, caches=lambda _: caches
+    )
     run_state_machine_as_test(machine, settings=settings(SEARCH, derandomize=True, max_examples=3))
 
 
 @clause(needs=STORAGE_NEEDS)
-def test_a_search_over_three_tiers_meets_its_situations(adapter_type: type[CacheAdapter]) -> None:
-    search(bind(StorageMachine, adapter_type, (Component.FULL.value,)), OF_STORAGE, STORAGE_PARTS)
+def test_a_search_over_three_tiers_meets_its_situations(
+    adapter_type: type[CacheAdapter], operations: list[int]
+) -> None:
+    search(bind(StorageMachine, adapter_type, operations, (Component.FULL.value,)), OF_STORAGE, STORAGE_PARTS)
 
 
 @clause(needs=())
@@ -295,9 +301,13 @@ def search(machine: type[TierMachine], expected: set[Situation], parts: int) -> 
 
 
 def bind(
-    machine: type[TierMachine], adapter_type: type[CacheAdapter], components: tuple[str, ...], **more: object
+    machine: type[TierMachine],
+    adapter_type: type[CacheAdapter],
+    operations: list[int],
+    components: tuple[str, ...],
+    **more: object,
 ) -> type[TierMachine]:
-    """The machine bound to a cache of these components. `more`: further class attributes."""
-    bound = {"adapter_type": adapter_type, "components": components, "sidecars": (), "operations": []}
+    """The machine bound to a cache of these components. `operations`: gets its verbs. `more`: further attributes."""
+    bound = {"adapter_type": adapter_type, "components": components, "sidecars": (), "operations": operations}
     bound |= {"executor": ExecutorKind.STEPPED, "storage_executor": ExecutorKind.STEPPED, "met": Counter[Situation]()}
     return type(machine.__name__, (machine,), bound | more)

@@ -10,13 +10,16 @@ from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.moved import MOVED
-from hicache.testing.adapter import INTERFACE_VERSION, CacheAdapter, Capability
+from hicache.testing.adapter import INTERFACE_VERSION, METHODS, CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT, PROFILES
 from hicache.testing.devices import missing_device
 from hicache.testing.imports import without_collection
 
 OF_THREADS = frozenset({Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD})
 """What an adapter declares for copies by threads alone: on a GPU streams copy, and no test steps or holds them."""
+
+READ_AFTER_VERBS = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.TABLES)
+"""The capabilities whose methods the driver calls after each verb: without these methods no test can pass."""
 
 
 def load_adapter(path: str) -> type[CacheAdapter]:
@@ -25,7 +28,8 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     With `@` and a device behind it, such as `package.module:Class@cuda`, its caches are opened on that device, which
     this machine must have. An adapter that was written for another version of the interface, that declares no door, or
     that shows blocks and no tables of requests, is a ValueError too, and so is one whose profile, departures or
-    capabilities do not exist. For the old name of a module a line on the standard error gives the new one.
+    capabilities do not exist, or that lacks a method which the driver calls after each verb. For the old name of a
+    module a line on the standard error gives the new one.
     """
     place, _, device = path.partition("@")
     module, separator, name = place.partition(":")
@@ -56,6 +60,7 @@ def load_adapter(path: str) -> type[CacheAdapter]:
         raise ValueError(
             f"adapter {path!r} declares SNAPSHOT with the profile {found.profile}: its laws need TABLES as well"
         )
+    _require_methods(path, found)
     return on_device(found, device) if device else found
 
 
@@ -68,6 +73,18 @@ def _require_known(path: str, adapter: type[CacheAdapter]) -> None:
     strange = sorted(map(repr, adapter.capabilities - {*Capability}))
     if strange:
         raise ValueError(f"adapter {path!r}: capabilities must be members of Capability, got {strange[0]}")
+
+
+def _require_methods(path: str, adapter: type[CacheAdapter]) -> None:
+    """Raise ValueError for a declared capability of READ_AFTER_VERBS whose methods are not overridden."""
+    of_blocks = {} if adapter.profile == "tree" else {Capability.SNAPSHOT: ("block_snapshot",)}
+    methods = {one: of_blocks.get(one, METHODS[one]) for one in READ_AFTER_VERBS if one in adapter.capabilities}
+    missing = {
+        one.name: [f"{name}()" for name in names if getattr(adapter, name) is getattr(CacheAdapter, name)]
+        for one, names in methods.items()
+    }
+    if lines := [f"{name} without {', '.join(names)}" for name, names in missing.items() if names]:
+        raise ValueError(f"adapter {path!r} declares {', '.join(lines)}")
 
 
 def on_device(adapter: type[CacheAdapter], device: str) -> type[CacheAdapter]:

@@ -189,7 +189,7 @@ def test_every_example_is_run_short_and_says_how_to_run_it() -> None:
 
 ADAPTERS = (
     *("dictionary:DictionaryAdapter", "paged_dictionary:PagedDictionaryAdapter"),
-    *("paged_dictionary:InspectedDictionaryAdapter", "reference:ReferenceAdapter", "modelled:ModelledReference"),
+    *("paged_dictionary:InspectedDictionaryAdapter", "reference:ReferenceAdapter", "reference:ModelledReference"),
     *("blocks:BlockCacheAdapter", "offload:OffloadCacheAdapter"),
 )
 """The adapters of this package that need no engine."""

@@ -53,10 +53,11 @@ class FaultCounts:
 NO_RUNS = FaultCounts(0, 0, 0, 0, 0)
 
 
-def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
+def fault_run(subject: BackendSubject, folder: Path, seed: int, operations: list[int] | None = None) -> FaultCounts:
     """One run in a folder of its own, which is removed afterwards; the same for the same seed.
 
-    Raises InvariantError naming the seed and the clause.
+    `operations`: gets the number of verbs, also of a run that fails. Raises InvariantError naming the seed and the
+    clause.
     """
     run = FaultRun(subject, folder, seed)
     try:
@@ -66,6 +67,8 @@ def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
     else:
         return run.counts
     finally:
+        if operations is not None:
+            operations.append(run.counts.operations)
         run.close()
 
 

@@ -253,6 +253,21 @@ def test_each_handle_has_a_number_and_is_told_in_full_once() -> None:
     assert found == expected, f"expected one number for each, got {found}"
 
 
+def test_equal_handles_have_one_number() -> None:
+    @dataclass(frozen=True)
+    class Block:
+        number: int
+
+    @dataclass
+    class Request:
+        tokens: int
+
+    handles = Handles()
+    found = [told(one, handles) for one in (Block(7), Block(7), Block(8), Request(1), Request(1))]
+    expected = ["Block 1(number=7)", "Block 1", "Block 2(number=8)", "Request 1(tokens=1)", "Request 2(tokens=1)"]
+    assert found == expected, f"expected one number for equal values, and two for objects that may change, got {found}"
+
+
 def test_a_namespace_is_told_with_its_key() -> None:
     shown = told(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)), Handles())
     assert shown.startswith("[1] in "), f"got {shown}"

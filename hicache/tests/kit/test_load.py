@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hicache.testing import load
-from hicache.testing.adapter import Capability
-from hicache.testing.caches.modelled import ModelledReference
-from hicache.testing.caches.reference import ReferenceAdapter
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.caches.reference import ModelledReference, ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.devices import missing_device
 from hicache.testing.load import load_adapter, moved
@@ -58,6 +58,29 @@ WRONG = {
     "departure": ({"departures": frozenset({"EVICT-99"})}, "departures: the contract has no clause EVICT-99"),
     "capability": ({"capabilities": {"VERBS"}}, "capabilities must be members of Capability, got 'VERBS'"),
 }
+
+
+SHOWN = {
+    "snapshot": ("tree", {Capability.SNAPSHOT}, "SNAPSHOT without snapshot()"),
+    "blocks": (
+        "blocks",
+        {Capability.SNAPSHOT, Capability.TABLES},
+        "SNAPSHOT without block_snapshot(), TABLES ",
+    ),
+    "sizes": ("tree", {Capability.SIZES}, "SIZES without sizes()"),
+    "bytes": ("tree", {Capability.BYTES}, "BYTES without layers(), slot_bytes(), write(), read()"),
+    "tables": ("offload", {Capability.TABLES}, "TABLES without tables()"),
+}
+
+
+@pytest.mark.parametrize(("profile", "capabilities", "expected"), SHOWN.values(), ids=SHOWN)
+def test_what_the_driver_reads_after_each_verb_must_be_there(
+    profile: str, capabilities: set[Capability], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = {"interface": 2, "profile": profile, "capabilities": frozenset({Capability.REQUESTS, *capabilities})}
+    monkeypatch.setattr(load, "Declared", type("Declared", (CacheAdapter,), declared), raising=False)
+    with pytest.raises(ValueError, match=re.escape(f"{load.__name__}:Declared' declares {expected}")):
+        load_adapter(f"{load.__name__}:Declared")
 
 
 @pytest.mark.parametrize(("declared", "expected"), WRONG.values(), ids=WRONG)

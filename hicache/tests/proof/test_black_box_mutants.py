@@ -34,6 +34,8 @@ def ended(
     path, suite = f"{adapter.__module__}:{adapter.__name__}", str(suite_folder("properties") / test)
     profile = ("--hypothesis-profile", "hicache-quick", "--hypothesis-seed", "0")
     run = run_recorded(pytester, suite, *profile, *options, "--hicache-adapter", path)
+    idle = [one.node_id for one in run.executions if not one.operations]
+    assert not idle, f"a search counts its verbs also when it fails: expected none without verbs, got {idle}"
     return [(one.outcome, one.reason) for one in run.executions]
 
 

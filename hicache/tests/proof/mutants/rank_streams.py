@@ -8,7 +8,7 @@ from hicache.config import CacheConfig, ExecutorKind
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import world_rank
-from hicache.testing.caches.modelled import ModelledReference
+from hicache.testing.caches.reference import ModelledReference
 from hicache.tests.proof.mutants.ranks import OtherAgreement
 from hicache.tests.proof.mutants.streams import DoneAtSubmit
 from hicache.transfer.executors import Executor
