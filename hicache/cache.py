@@ -46,7 +46,7 @@ from hicache.prometheus import CacheMetrics
 from hicache.runtime import Runtime
 from hicache.stats import PoolStats, Stats, StorageStats
 from hicache.tiers.load_back import LoadBackTicket
-from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.prefetch import Prefetch
 from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.queue import TransferQueue, complete_together
 from hicache.tree.drawing import draw_tree
@@ -417,23 +417,23 @@ class UnifiedRadixCache:
     # The storage tier. Without one these verbs raise ConfigurationError.
 
     @verb
-    def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
+    def prefetch(self, key: RadixKey) -> Prefetch | None:
         """Begin to read the stored pages of a key, past those in the tree, to the host; None when it is refused."""
         storage = self._storage_tier
         return storage.prefetches.prefetch(key) if storage.worker.is_attached else None
 
     @verb
-    def check_prefetch(self, operation: PrefetchOperation) -> int | None:
+    def check_prefetch(self, prefetch: Prefetch) -> int | None:
         """The tokens that a prefetch brought, which ends its ticket; None while the request should wait for it.
 
         Raises ReceiptError when the ticket has ended.
         """
-        return self._storage_tier.prefetches.check(operation)
+        return self._storage_tier.prefetches.check(prefetch)
 
     @verb
-    def abort_prefetch(self, operation: PrefetchOperation) -> None:
+    def abort_prefetch(self, prefetch: Prefetch) -> None:
         """Cancel the ticket of a prefetch. Raises ReceiptError when its ticket has ended."""
-        self._storage_tier.prefetches.abort(operation)
+        self._storage_tier.prefetches.cancel(prefetch)
 
     @verb(waits=True, harmless=Exception)
     def attach_storage(self) -> bool:
@@ -644,7 +644,7 @@ class UnifiedRadixCache:
             # Whether anything runs is the same on every rank, and so is whether they ask each other.
             if self.storage.is_running and not self._has_stopped(self.storage):
                 self.storage.abandon()
-            self.storage.prefetches.clear()
+            self.storage.prefetches.reset()
             self.storage.writer.clear()
         if self.host is not None:
             for transfer in self.host.controller.abort():

@@ -29,8 +29,9 @@ from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager
 from hicache.tiers.prefetch import PrefetchManager, PrefetchStopPolicy
 from hicache.tiers.quarantine import Quarantine
-from hicache.tiers.storage_io import StorageRequests, StorageWorker
+from hicache.tiers.storage_jobs import StorageJobs
 from hicache.tiers.storage_tier import StorageTier
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.tiers.store import StorageWriter
 from hicache.transfer.queue import TransferQueue
 
@@ -113,14 +114,14 @@ def _open_storage(
 ) -> StorageTier:
     """Open the storage tier without its backend. `opened`: closes it on failure."""
     runtime = kept.runtime
-    requests = StorageRequests(tree.config, host.pools, tree.counters, host.controller.numbers)
+    jobs = StorageJobs(tree.config, host.pools, tree.counters, host.controller.numbers)
     reads = TransferQueue(runtime.open_storage("read", worker))
     opened.callback(reads.close)
     writes = TransferQueue(runtime.open_storage("write", worker))
     opened.callback(writes.close)
-    writer = StorageWriter(tree, requests, writes)
+    writer = StorageWriter(tree, jobs, writes)
     stop_policy = PrefetchStopPolicy(tree.config, runtime.clock, kept.agreement)
-    prefetches = PrefetchManager(tree, host.evictor, host.backups, requests, reads, stop_policy)
+    prefetches = PrefetchManager(tree, host.evictor, host.backups, jobs, reads, stop_policy)
     host.backups.listeners.append(prefetches.note_host_copy)
     host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
     config = tree.config.storage
@@ -129,7 +130,7 @@ def _open_storage(
         name=config.backend,
         limit_s=config.answer_timeout_s,
         open_backend=runtime.open_backend,
-        requests=requests,
+        jobs=jobs,
         worker=worker,
         reads=reads,
         writes=writes,

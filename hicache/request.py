@@ -13,7 +13,7 @@ from hicache.components.component_tree import LockReceipt
 from hicache.errors import ArgumentError, RequestError
 from hicache.keys import RadixKey, token_ids
 from hicache.tiers.load_back import LoadBackTicket
-from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.prefetch import Prefetch
 from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, TokenIds, Tokens, TransferPhase
 from hicache.verbs import Turn, verb
 
@@ -65,15 +65,15 @@ class RequestManager:
         return self._cache.turn
 
     @verb
-    def prefetch(self, tokens: TokenIds, namespace: Namespace | None = None) -> PrefetchOperation | None:
+    def prefetch(self, tokens: TokenIds, namespace: Namespace | None = None) -> Prefetch | None:
         """Begin to read the stored prefix of a prompt before its admission; None when there is nothing to wait for."""
         key = self._all_but_last(token_ids(tokens), namespace)
         return None if self._cache.storage is None else self._cache.prefetch(key)
 
     @verb
-    def has_prefetched(self, operation: PrefetchOperation) -> bool:
+    def has_prefetched(self, prefetch: Prefetch) -> bool:
         """Whether to admit the request now. Ask after each step of the cache, until it is True; then no more."""
-        return self._cache.check_prefetch(operation) is not None
+        return self._cache.check_prefetch(prefetch) is not None
 
     @verb
     def admit(self, tokens: TokenIds, namespace: Namespace | None = None) -> Request | None:

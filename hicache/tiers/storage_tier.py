@@ -12,7 +12,8 @@ from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.tiers.prefetch import PrefetchManager
 from hicache.tiers.quarantine import Quarantine
-from hicache.tiers.storage_io import StorageRequests, StorageWorker
+from hicache.tiers.storage_jobs import StorageJobs
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.tiers.store import StorageWriter
 from hicache.transfer.job import StorageJob
 from hicache.transfer.queue import TransferQueue
@@ -31,7 +32,7 @@ class StorageTier:
     name: str
     limit_s: float
     open_backend: Callable[[str], StorageBackend]
-    requests: StorageRequests
+    jobs: StorageJobs
     worker: StorageWorker
     reads: TransferQueue[StorageJob]
     writes: TransferQueue[StorageJob]
@@ -74,7 +75,7 @@ class StorageTier:
         return bool(self._call("clear", self.worker.clear))
 
     def _opened(self) -> StorageBackend:
-        return self.worker.prepared(self.open_backend(self.requests.keys.scope), self.requests.page_bytes())
+        return self.worker.prepared(self.open_backend(self.jobs.keys.scope), self.jobs.page_bytes())
 
     def _call(self, verb: str, act: Callable[[], bool | None]) -> bool | None:
         try:
@@ -100,7 +101,7 @@ class StorageTier:
         self.abandoned.append(self.name)
         self.is_overdue = False
         self.worker.abandon()
-        self.prefetches.abandon(self.quarantine)
+        self.prefetches.disown(self.quarantine)
         self.writer.abandon(self.quarantine)
 
     def take_over(self) -> None:
@@ -114,7 +115,7 @@ class StorageTier:
         with ExitStack() as closing:
             closing.callback(self.end, then)
             closing.callback(self.writer.clear)
-            closing.callback(self.prefetches.clear)
+            closing.callback(self.prefetches.reset)
             if not self.stop():
                 self.abandon()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
 from hicache.tiers.quarantine import HeldPages, Quarantine
-from hicache.tiers.storage_io import StorageRequests
+from hicache.tiers.storage_jobs import StorageJobs
 from hicache.transfer.job import Answers, StorageJob
 from hicache.transfer.queue import TransferQueue
 from hicache.tree.hashes import node_hashes
@@ -39,9 +39,9 @@ class StoreOperation:
 class StorageWriter:
     """Writes host pages to storage. A node is written when storage has all pages before it."""
 
-    def __init__(self, tree: ComponentTree, requests: StorageRequests, queue: TransferQueue[StorageJob]) -> None:
+    def __init__(self, tree: ComponentTree, jobs: StorageJobs, queue: TransferQueue[StorageJob]) -> None:
         self._tree = tree
-        self._requests = requests
+        self._jobs = jobs
         self._queue = queue
         self._under_way: list[StoreOperation] = []
         self._used: dict[Node, None] = {}
@@ -73,7 +73,7 @@ class StorageWriter:
             return
         pages = {c.name: own.copy() for c in lacking if (own := node.host[c.index].value) is not None}
         digests = node_hashes(node, self._tree.radix.bytes_per_page, self._tree.counters)
-        job = self._queue.add(self._requests.write([digest.hex() for digest in digests], pages, parent))
+        job = self._queue.add(self._jobs.write([digest.hex() for digest in digests], pages, parent))
         operation = StoreOperation(node, node.start, pages, self._tree.locks.pin(node, Tier.HOST), job)
         node.storing = operation
         self._under_way.append(operation)
@@ -138,7 +138,7 @@ class StorageWriter:
             for node in nodes:
                 node.store_failures += 1
             return
-        self._tree.counters.bytes_stored += self._requests.bytes_of(operation.pages)
+        self._tree.counters.bytes_stored += self._jobs.bytes_of(operation.pages)
         for node in nodes:
             for name in operation.pages:
                 if name != Component.MAMBA or node is operation.node:

@@ -50,7 +50,7 @@ from hicache.testing.snapshot import (
     TransferView,
 )
 from hicache.tiers.load_back import LoadBackTicket
-from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.prefetch import Prefetch
 from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
 from hicache.transfer.job import (
@@ -413,13 +413,13 @@ class ReferenceAdapter(CacheAdapter):
 
     # The storage tier.
 
-    def prefetch(self, key: Key) -> PrefetchOperation | None:
+    def prefetch(self, key: Key) -> Prefetch | None:
         return self.cache.prefetch(self.cache.key(key.tokens, key.namespace))
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         return self.cache.check_prefetch(ticket)
 
-    def abort_prefetch(self, ticket: PrefetchOperation) -> None:
+    def abort_prefetch(self, ticket: Prefetch) -> None:
         self.cache.abort_prefetch(ticket)
 
     def attach_storage(self) -> bool:
@@ -432,7 +432,7 @@ class ReferenceAdapter(CacheAdapter):
         return self.cache.clear_storage()
 
     def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
-        keys = self._storage.requests.keys
+        keys = self._storage.jobs.keys
         hashes = self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
         return [f"{keys.scope}/{name}" for name in keys.of_pages(pool, hashes)]
 
@@ -555,9 +555,9 @@ class ReferenceView:
             for node in nodes
         ]
         prefetches = [
-            FetchView({name: self._existing(name, pages) for name, pages in operation.pages.items()})
-            for operation in storage.prefetches.under_way
-            if operation.pages
+            FetchView({name: self._existing(name, pages) for name, pages in prefetch.pages.items()})
+            for prefetch in storage.prefetches.under_way
+            if prefetch.pages
         ]
         is_silent = not storage.quarantine.is_empty
         held = {name: self._existing(name, pages) for name, pages in storage.quarantine.pages().items()}

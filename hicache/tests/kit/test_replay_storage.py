@@ -29,7 +29,7 @@ from hicache.testing.snapshot import FetchView, Snapshot
 from hicache.testing.traces import generate_trace
 from hicache.tests.kit.hosted_cache import HostedCache
 from hicache.tests.kit.replays import SETTINGS, SMALL, hits, replayed, whole_blocks
-from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.prefetch import Prefetch
 from hicache.tree.node import Node
 from hicache.types import NO_SLOTS, Component, LoadBack, StopPolicy
 
@@ -272,7 +272,7 @@ def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[Memor
 class ClaimsMore(ReferenceAdapter):
     """`check_prefetch` reports one page more than was loaded."""
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         came = super().check_prefetch(ticket)
         return came + 512 if came else came
 
@@ -280,7 +280,7 @@ class ClaimsMore(ReferenceAdapter):
 class ClaimsLess(ReferenceAdapter):
     """`check_prefetch` reports one page less than was loaded."""
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         came = super().check_prefetch(ticket)
         return came - 512 if came else came
 
@@ -288,14 +288,14 @@ class ClaimsLess(ReferenceAdapter):
 class NeverSays(ReferenceAdapter):
     """`check_prefetch` lets every request wait forever."""
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         return None
 
 
 class LosesHostPages(ReferenceAdapter):
     """`check_prefetch` leaks a host page."""
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         assert self.cache.host is not None, "the host tier is missing"
         self.cache.host.pools.allocators[Component.FULL].allocate(1)
         return super().check_prefetch(ticket)

@@ -18,7 +18,7 @@ from hicache.storage.registry import open_backend
 from hicache.storage.staged import StagedStorage
 from hicache.storage.wrappers import StorageWrapper
 from hicache.tests.cache.pools.two_tiers import contents, fill, pages_of, stored_config
-from hicache.tiers.storage_io import StorageWorker
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.transfer.job import NOT_STARTED, PageBatch, StorageJob, StoreBatch
 from hicache.types import Pool, StorageKind
 

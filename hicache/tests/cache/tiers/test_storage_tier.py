@@ -20,7 +20,8 @@ from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
 from hicache.storage.memory import MemoryStorage
 from hicache.tests.cache.pools.two_tiers import pages_of, stored_config
 from hicache.tiers.prefetch import PrefetchStopPolicy
-from hicache.tiers.storage_io import StorageRequests, StorageWorker
+from hicache.tiers.storage_jobs import StorageJobs
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.transfer.job import NOT_STARTED, PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
 from hicache.tree.node import Node, NodeShape
 from hicache.types import SHARED, Component, HitPolicy, Pool, StopPolicy, StorageKind
@@ -33,12 +34,12 @@ ROOT = Node(None, b"", SHARED, 0, SHAPE)
 KEYS = ("kv/a", "kv/b")
 
 
-def requests(*, passes_prefix: bool = False) -> StorageRequests:
+def requests(*, passes_prefix: bool = False) -> StorageJobs:
     """Of a cache with a window of three pages."""
     assert CONFIG.storage is not None, "the configuration has a storage tier"
     storage = replace(CONFIG.storage, hicache_storage_pass_prefix_keys=passes_prefix)
     config = replace(CONFIG, sliding_window_size=7, storage=storage)
-    return StorageRequests(config, HostPools(config, pool_specs(config)), Counters(), count(1))
+    return StorageJobs(config, HostPools(config, pool_specs(config)), Counters(), count(1))
 
 
 def batches_of(job: StorageJob) -> list[PageBatch]:
@@ -58,7 +59,7 @@ def hash_of(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-# StorageRequests.
+# StorageJobs.
 
 
 def test_a_query_names_what_each_pool_needs() -> None:

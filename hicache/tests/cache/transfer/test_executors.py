@@ -33,7 +33,7 @@ from hicache.tests.cache.pools.two_tiers import (
     stored_config,
     two_tier_config,
 )
-from hicache.tiers.storage_io import StorageWorker
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
 from hicache.transfer.job import NOT_STARTED, CopyJob, CopyWorker, PrefixQuery, Progress, StorageJob
 from hicache.transfer.streams import StreamExecutor

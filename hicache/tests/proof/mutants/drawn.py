@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 import hicache.opening
+import hicache.tiers.prefetch
 from hicache.cache import UnifiedRadixCache
 from hicache.components import component_tree
 from hicache.components.base import TreeComponent
@@ -27,8 +28,8 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
-from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
-from hicache.tiers.storage_io import StorageWorker
+from hicache.tiers.prefetch import Prefetch
+from hicache.tiers.storage_worker import StorageWorker
 from hicache.tiers.store import StorageWriter
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.job import Answers, PageBatch, StorageJob, StoreBatch
@@ -39,7 +40,8 @@ from hicache.types import Component, Pool, Slots, TransferPhase
 class OtherParts(ReferenceAdapter):
     """The reference cache with other classes in the place of some of its parts.
 
-    `parts`: by the name that `hicache.opening` knows them by. `components`: by the name of the component.
+    `parts`: by the name that `hicache.opening` knows them by, or `hicache.tiers.prefetch`.
+    `components`: by the name of the component.
     """
 
     parts: ClassVar[Mapping[str, type]] = {}
@@ -48,7 +50,8 @@ class OtherParts(ReferenceAdapter):
     def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
         with ExitStack() as patched:
             for name, part in self.parts.items():
-                patched.enter_context(patch.object(hicache.opening, name, part))
+                module = hicache.opening if hasattr(hicache.opening, name) else hicache.tiers.prefetch
+                patched.enter_context(patch.object(module, name, part))
             patched.enter_context(patch.dict(component_tree.REGISTRY, self.components))
             return super()._open_cache(agreement)
 
@@ -225,10 +228,10 @@ class _WritesNumbers(StorageWriter):
         super().offer(node)
 
 
-class _ReadsNumbers(PrefetchManager):
-    def _hashes(self, key: RadixKey, anchor: Node) -> list[str]:
-        _digests_of_numbers(key.data, self._tree.config.bigram)
-        return super()._hashes(key, anchor)
+class _ReadsNumbers(Prefetch):
+    def _hashes_past_anchor(self) -> list[str]:
+        _digests_of_numbers(self.key.data, self._tree.config.bigram)
+        return super()._hashes_past_anchor()
 
 
 class HashesNumbers(OtherParts):
@@ -238,7 +241,7 @@ class HashesNumbers(OtherParts):
     `to_bytes` of each.
     """
 
-    parts: ClassVar[Mapping[str, type]] = {"StorageWriter": _WritesNumbers, "PrefetchManager": _ReadsNumbers}
+    parts: ClassVar[Mapping[str, type]] = {"StorageWriter": _WritesNumbers, "Prefetch": _ReadsNumbers}
 
 
 class _RemembersWrites(StorageWorker):
@@ -277,11 +280,11 @@ class RemembersWrites(OtherParts):
     parts: ClassVar[Mapping[str, type]] = {"StorageWorker": _RemembersWrites}
 
 
-class _CountsKvAlone(PrefetchManager):
-    def _count(self, operation: PrefetchOperation, job: StorageJob, answers: Answers) -> None:
-        super()._count(operation, job, answers)
-        came = operation.pages_read.get(Pool.KV, 0)
-        operation.pages_read = dict.fromkeys(self._requests.prefix_pools, came)
+class _CountsKvAlone(Prefetch):
+    def _count(self, job: StorageJob, answers: Answers) -> None:
+        super()._count(job, answers)
+        came = self.pages_read.get(Pool.KV, 0)
+        self.pages_read = dict.fromkeys(self._jobs.prefix_pools, came)
 
 
 class CountsKvAlone(OtherParts):
@@ -290,7 +293,7 @@ class CountsKvAlone(OtherParts):
     sglang#30057: a prefetch that ended early restored KV for pages whose index had not been read.
     """
 
-    parts: ClassVar[Mapping[str, type]] = {"PrefetchManager": _CountsKvAlone}
+    parts: ClassVar[Mapping[str, type]] = {"Prefetch": _CountsKvAlone}
 
 
 @dataclass(frozen=True, slots=True)

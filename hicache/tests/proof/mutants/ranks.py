@@ -18,7 +18,7 @@ from hicache.storage.keys import StorageKeys
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.ranks.world import RankWorld
 from hicache.tiers.load_back import LoadBackTicket
-from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.prefetch import Prefetch
 from hicache.types import COMPONENT_POOL, Component, Pool
 
 NameT = TypeVar("NameT", bound=str)
@@ -44,7 +44,7 @@ class OtherAgreement(ReferenceAdapter):
 class BreaksEarly(ReferenceAdapter):
     """Does not ask the others whether a prefetch is over while its own part is under way."""
 
-    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+    def check_prefetch(self, ticket: Prefetch) -> int | None:
         job = ticket.job
         if job is not None and any(one.ticket == job.number for one in self.pending()):
             return None

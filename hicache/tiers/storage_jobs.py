@@ -1,0 +1,130 @@
+"""StorageJobs: makes the jobs that query, read and write pages in storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from hicache.config import CacheConfig
+from hicache.metrics import Counters
+from hicache.pools.host import HostPools
+from hicache.storage.base import BATCH_PAGES, PoolQuery
+from hicache.storage.keys import StorageKeys
+from hicache.transfer.job import PageBatch, PrefixQuery, StorageJob, StoreBatch
+from hicache.tree.hashes import prefix_hashes
+from hicache.tree.node import Node
+from hicache.types import Component, HitPolicy, Pool, Slots, StorageKind
+
+Parts: TypeAlias = tuple[PageBatch | StoreBatch | PrefixQuery, ...]
+
+
+class StorageJobs:
+    """Makes the jobs that query, read and write pages in storage.
+
+    Sidecars follow FULL's pages. SWA and MAMBA are needed at the end of a prefix alone. `keys`: the names of objects.
+    `prefix_pools`: the pools that a prefix needs without a gap. `tail_pages`: by component, how many of its last pages
+    a prefix needs. `tail_pools`: the component of each of those pools. `numbers`: of all jobs of the cache.
+    """
+
+    def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters, numbers: Iterator[int]) -> None:
+        assert config.storage is not None, "storage jobs need a storage tier"
+        self.keys = StorageKeys.of(config)
+        self.prefix_pools = pools.pools_of(Component.FULL)
+        self.tail_pages = _tail_pages(config)
+        self.tail_pools = {pool: name for name in self.tail_pages for pool in pools.pools_of(name)}
+        self._pools = pools
+        self._counters = counters
+        self._bytes_per_page = config.key_bytes_per_page
+        self._passes_prefix = config.storage.hicache_storage_pass_prefix_keys
+        self._numbers = numbers
+
+    def query(self, hashes: Sequence[str], lengths: Sequence[int], before: Node) -> StorageJob:
+        """Ask how long a prefix can be used, past the node `before`: of the first pages of each of these lengths.
+
+        `hashes`: of at least as many pages as the longest has.
+        """
+        parts = tuple([self._prefix_query(hashes[:length]) for length in lengths])
+        return self._job(StorageKind.QUERY, parts, before)
+
+    def _prefix_query(self, hashes: Sequence[str]) -> PrefixQuery:
+        pools = [
+            PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.ALL_PAGES, 0)
+            for pool in self.prefix_pools
+            if pool != Pool.KV
+        ]
+        pools += [
+            PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.TRAILING_PAGES, pages)
+            for name, pages in self.tail_pages.items()
+            for pool in self._pools.pools_of(name)
+        ]
+        return PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools))
+
+    def read(
+        self, hashes: Sequence[str], pages: Mapping[str, Slots], pages_read: Mapping[str, int], before: Node
+    ) -> StorageJob:
+        """Read a prefix past the node `before` into host pages: pools without gaps first, then the tails.
+
+        `pages`: of each component the last ones of the prefix. `pages_read`: by pool, how many of the first of them
+        have come already and are not read again.
+        """
+        full = pages[Component.FULL]
+        batches: list[PageBatch] = []
+        for pool in self.prefix_pools:
+            first = pages_read.get(pool, 0)
+            batches += self._batches(pool, hashes[len(hashes) - len(full) + first :], full[first:])
+        for pool, name in self.tail_pools.items():
+            batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
+        return self._job(StorageKind.PREFETCH, tuple(batches), before)
+
+    def write(self, hashes: Sequence[str], pages: Mapping[str, Slots], before: Node) -> StorageJob:
+        """Write the pages of a node below `before`: each batch has BATCH_PAGES pages, with the data of all pools."""
+        batches = [self._store_batch(hashes, pages, begin) for begin in range(0, len(hashes), BATCH_PAGES)]
+        return self._job(StorageKind.STORE, tuple([batch for batch in batches if batch.pools]), before)
+
+    def _store_batch(self, hashes: Sequence[str], pages: Mapping[str, Slots], begin: int) -> StoreBatch:
+        """The pages of one `set`, KV last. The pages of a component are the last ones of the node."""
+        batches: list[PageBatch] = []
+        for name in reversed(list(pages)):
+            first, end = len(hashes) - len(pages[name]), begin + BATCH_PAGES
+            own, names = pages[name][max(0, begin - first) : max(0, end - first)], hashes[max(begin, first) : end]
+            pools = reversed(self._pools.pools_of(name)) if len(own) else ()
+            batches += [PageBatch(pool, tuple(self.keys.of_pages(pool, names)), own) for pool in pools]
+        return StoreBatch(tuple(batches))
+
+    def page_bytes(self) -> dict[str, int]:
+        """The bytes of a page, by the first segment of the keys of each pool."""
+        return {self.keys.shard_of(pool): size for pool, size in self._pools.page_bytes().items()}
+
+    def bytes_of(self, pages: Mapping[str, Slots]) -> int:
+        """How many bytes some host pages are, by component, over all layers and pools."""
+        return self._pools.bytes_of(pages)
+
+    def wanted(self, length: int) -> dict[str, int]:
+        """The host pages of each component that a prefix of so many pages needs."""
+        return {Component.FULL: length} | {name: min(pages, length) for name, pages in self.tail_pages.items()}
+
+    def _job(self, kind: StorageKind, parts: Parts, before: Node) -> StorageJob:
+        return StorageJob(next(self._numbers), kind, parts, self._prefix_keys(before))
+
+    def _prefix_keys(self, node: Node) -> tuple[str, ...]:
+        """The KV objects of the pages up to the node's end, for a backend that asks for them."""
+        digests = prefix_hashes(node, self._bytes_per_page, self._counters) if self._passes_prefix else []
+        return tuple(self.keys.of_pages(Pool.KV, [digest.hex() for digest in digests]))
+
+    def _batches(self, pool: str, hashes: Sequence[str], pages: Slots) -> list[PageBatch]:
+        keys = self.keys.of_pages(pool, hashes)
+        firsts = range(0, len(keys), BATCH_PAGES)
+        return [
+            PageBatch(pool, tuple(keys[first : first + BATCH_PAGES]), pages[first : first + BATCH_PAGES])
+            for first in firsts
+        ]
+
+
+def _tail_pages(config: CacheConfig) -> dict[str, int]:
+    tail_pages: dict[str, int] = {}
+    if Component.SWA in config.components:
+        assert config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
+        tail_pages[Component.SWA] = -(-config.sliding_window_size // config.page_size)
+    if Component.MAMBA in config.components:
+        tail_pages[Component.MAMBA] = 1
+    return tail_pages
