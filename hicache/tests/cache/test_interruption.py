@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from types import FrameType
@@ -25,7 +26,7 @@ from hicache.errors import InterruptedVerbError, OverlapError, RequestError, Slo
 from hicache.events import residency
 from hicache.runtime import Runtime
 from hicache.testing.hybrid_model import TINY_MODEL
-from hicache.types import NO_SLOTS, Tier, Tokens
+from hicache.types import NO_SLOTS, Slots, Tier, Tokens
 
 PAGE = 4
 SIZES = {"full": 16 * PAGE, "swa": 16 * PAGE, "mamba": 6}
@@ -40,6 +41,7 @@ def prompt(first: int, pages: int) -> Tokens:
 
 
 FIRST, SECOND, THIRD = prompt(0, 4), prompt(100, 4), np.concatenate((prompt(0, 2), prompt(200, 2)))
+ONE_PAGE_EACH = [prompt(1000 * number, 1) for number in range(SIZES["mamba"])]
 
 
 class CountingClock(VirtualClock):
@@ -66,212 +68,140 @@ def opened() -> UnifiedRadixCache:
     return UnifiedRadixCache.open(config, replace(Runtime.of(config), clock=CountingClock()))
 
 
-def put(cache: UnifiedRadixCache, tokens: Tokens) -> Any:
-    """Insert a prompt with its state; its node."""
-    slots, state = cache.allocate(len(tokens)), cache.allocate_state()
+def own_slots(cache: UnifiedRadixCache) -> Slots:
+    """Allocate slots for a prompt of four pages."""
+    slots = cache.allocate(4 * PAGE)
     assert slots is not None, "there is room for a prompt"
-    return cache.insert(cache.key(tokens), slots, state).node
+    return slots
 
 
-def demote(cache: UnifiedRadixCache) -> None:
-    """Leave everything on the host alone."""
-    cache.drain()
+def holding(cache: UnifiedRadixCache, *prompts: Tokens) -> UnifiedRadixCache:
+    """The cache, after prompts were inserted, each with its state."""
+    for tokens in prompts:
+        slots, state = cache.allocate(len(tokens)), cache.allocate_state()
+        assert slots is not None, "there is room for each prompt"
+        cache.insert(cache.key(tokens), slots, state)
+    return cache
+
+
+def backed_up(cache: UnifiedRadixCache, *prompts: Tokens) -> UnifiedRadixCache:
+    """The cache, after prompts were inserted and backed up."""
+    holding(cache, *prompts).drain()
+    return cache
+
+
+def demoted(cache: UnifiedRadixCache, *prompts: Tokens) -> UnifiedRadixCache:
+    """The cache, with prompts on the host alone."""
+    backed_up(cache, *prompts)
     for component in cache.config.components:
         cache.evict(component, SIZES[component])
+    return cache
+
+
+def stored(cache: UnifiedRadixCache) -> UnifiedRadixCache:
+    """The cache, with a prompt in storage alone."""
+    backed_up(cache, FIRST).reset()
+    return cache
+
+
+def node_of(cache: UnifiedRadixCache) -> Any:
+    """The node of the first prompt."""
+    return cache.match(cache.key(FIRST)).best_match
+
+
+def ticket_of(cache: UnifiedRadixCache) -> Any:
+    """The ticket of a load-back of the first prompt that has not moved."""
+    load = cache.load_back(node_of(demoted(cache, FIRST)))
+    assert load is not None, "the prompt is on the host alone"
+    return load.ticket
+
+
+def fetched_by(cache: UnifiedRadixCache) -> Any:
+    """A prefetch of the first prompt that has not moved."""
+    operation = stored(cache).prefetch(cache.key(FIRST))
+    assert operation is not None, "the prefetch is above the threshold"
+    return operation
 
 
 LINES_BEFORE_A_TURN = 4
 """At most. A verb that is interrupted there has not begun, and can be called again."""
 
 Step = Callable[[], object]
-
-
-def allocating(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    put(cache, SECOND)
-    cache.drain()
-    return lambda: cache.allocate(12 * PAGE)
-
-
-def freeing(cache: UnifiedRadixCache) -> Step:
-    slots = cache.allocate(4 * PAGE)
-    assert slots is not None, "an empty cache has room"
-    return lambda: cache.free(slots)
-
-
-def releasing_a_window(cache: UnifiedRadixCache) -> Step:
-    slots = cache.allocate(4 * PAGE)
-    assert slots is not None, "an empty cache has room"
-    return lambda: cache.release_window(slots)
-
-
-def matching(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    key = cache.key(THIRD)
-    return lambda: cache.match(key)
+Prepare = Callable[[UnifiedRadixCache], Step]
 
 
 def inserting(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    slots, state = cache.allocate(len(THIRD)), cache.allocate_state()
-    assert slots is not None, "there is room for two prompts"
-    key = cache.key(THIRD)
-    return lambda: cache.insert(key, slots, state)
-
-
-def locking(cache: UnifiedRadixCache) -> Step:
-    node = put(cache, FIRST)
-    cache.drain()
-    return lambda: cache.lock(node)
-
-
-def unlocking(cache: UnifiedRadixCache) -> Step:
-    receipt = cache.lock(put(cache, FIRST))
-    return lambda: cache.unlock(receipt)
-
-
-def locking_on_the_host(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    demote(cache)
-    node = cache.match(cache.key(FIRST)).best_match
-    return lambda: cache.lock_host(node)
-
-
-def evicting(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    put(cache, THIRD)
-    cache.drain()
-    return lambda: cache.evict("full", 6 * PAGE)
-
-
-def evicting_from_the_host(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    put(cache, THIRD)
-    demote(cache)
-    return lambda: cache.evict_host("full", 6 * PAGE)
-
-
-def taking_a_state(cache: UnifiedRadixCache) -> Step:
-    for number in range(SIZES["mamba"]):
-        put(cache, prompt(1000 * number, 1))
-    cache.drain()
-    return cache.allocate_state
-
-
-def freeing_a_state(cache: UnifiedRadixCache) -> Step:
-    state = cache.allocate_state()
-    assert state is not None, "an empty cache has room"
-    return lambda: cache.free_state(state)
-
-
-def forking(cache: UnifiedRadixCache) -> Step:
-    node = put(cache, FIRST)
-    return lambda: cache.fork_state(node)
-
-
-def loading(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    demote(cache)
-    node = cache.match(cache.key(FIRST)).best_match
-    return lambda: cache.load_back(node)
-
-
-def load_of_first(cache: UnifiedRadixCache) -> Any:
-    load = loading(cache)()
-    assert load is not None, "the prompt is on the host alone"
-    return load
+    return partial(holding(cache, FIRST).insert, cache.key(THIRD), own_slots(cache), cache.allocate_state())
 
 
 def claiming(cache: UnifiedRadixCache) -> Step:
-    load = load_of_first(cache)
+    ticket = ticket_of(cache)
     cache.drain()
-    return lambda: cache.claim(load.ticket)
-
-
-def abandoning(cache: UnifiedRadixCache) -> Step:
-    load = load_of_first(cache)
-    return lambda: cache.abandon(load.ticket)
-
-
-def stepping(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    return cache.step
+    return partial(cache.claim, ticket)
 
 
 def draining(cache: UnifiedRadixCache) -> Step:
-    load_of_first(cache)
-    put(cache, SECOND)
-    return cache.drain
-
-
-def stored(cache: UnifiedRadixCache) -> None:
-    """Leave a prompt in storage alone."""
-    put(cache, FIRST)
-    cache.drain()
-    cache.reset()
-
-
-def prefetching(cache: UnifiedRadixCache) -> Step:
-    stored(cache)
-    key = cache.key(FIRST)
-    return lambda: cache.prefetch(key)
+    ticket_of(cache)
+    return holding(cache, SECOND).drain
 
 
 def prefetched(cache: UnifiedRadixCache) -> Step:
-    stored(cache)
-    cache.prefetch(cache.key(FIRST))
+    fetched_by(cache)
     return cache.drain
 
 
 def checking_a_prefetch(cache: UnifiedRadixCache) -> Step:
-    stored(cache)
-    operation = cache.prefetch(cache.key(FIRST))
-    assert operation is not None, "the prefetch is above the threshold"
+    operation = fetched_by(cache)
     cache.step()
-    return lambda: cache.check_prefetch(operation)
+    return partial(cache.check_prefetch, operation)
 
 
 def resetting(cache: UnifiedRadixCache) -> Step:
-    load_of_first(cache)
+    ticket_of(cache)
     return cache.reset
 
 
-def admitting(cache: UnifiedRadixCache) -> Step:
-    put(cache, FIRST)
-    requests = RequestManager(cache)
-    return lambda: requests.admit(THIRD)
+def of_a_request(verb: str, *arguments: object) -> Prepare:
+    """A verb of a request that is running."""
+
+    def prepare(cache: UnifiedRadixCache) -> Step:
+        requests = RequestManager(cache)
+        request = requests.admit(FIRST)
+        assert request is not None, "an empty cache has room"
+        return partial(getattr(requests, verb), request, *arguments)
+
+    return prepare
 
 
-def checkpointing(cache: UnifiedRadixCache) -> Step:
-    requests = RequestManager(cache)
-    request = requests.admit(FIRST)
-    assert request is not None, "an empty cache has room"
-    return lambda: requests.checkpoint(request, 2 * PAGE)
-
-
-def extending(cache: UnifiedRadixCache) -> Step:
-    requests = RequestManager(cache)
-    request = requests.admit(FIRST)
-    assert request is not None, "an empty cache has room"
-    return lambda: requests.extend(request, SECOND)
-
-
-def finishing(cache: UnifiedRadixCache) -> Step:
-    requests = RequestManager(cache)
-    request = requests.admit(FIRST)
-    assert request is not None, "an empty cache has room"
-    return lambda: requests.finish(request)
-
-
-VERBS: Mapping[str, Callable[[UnifiedRadixCache], Step]] = {
-    make.__name__: make
-    for make in (
-        *(allocating, freeing, releasing_a_window, matching, inserting, locking, unlocking, locking_on_the_host),
-        *(evicting, evicting_from_the_host, taking_a_state, freeing_a_state, forking, loading, claiming, abandoning),
-        *(stepping, draining, prefetching, prefetched, checking_a_prefetch, resetting),
-        *(admitting, checkpointing, extending, finishing),
-    )
+VERBS: Mapping[str, Prepare] = {
+    "allocating": lambda cache: partial(backed_up(cache, FIRST, SECOND).allocate, 12 * PAGE),
+    "freeing": lambda cache: partial(cache.free, own_slots(cache)),
+    "releasing_a_window": lambda cache: partial(cache.release_window, own_slots(cache)),
+    "matching": lambda cache: partial(holding(cache, FIRST).match, cache.key(THIRD)),
+    "inserting": inserting,
+    "locking": lambda cache: partial(cache.lock, node_of(backed_up(cache, FIRST))),
+    "unlocking": lambda cache: partial(cache.unlock, cache.lock(node_of(holding(cache, FIRST)))),
+    "locking_on_the_host": lambda cache: partial(cache.lock_host, node_of(demoted(cache, FIRST))),
+    "evicting": lambda cache: partial(backed_up(cache, FIRST, THIRD).evict, "full", 6 * PAGE),
+    "evicting_from_the_host": lambda cache: partial(demoted(cache, FIRST, THIRD).evict_host, "full", 6 * PAGE),
+    "taking_a_state": lambda cache: backed_up(cache, *ONE_PAGE_EACH).allocate_state,
+    "freeing_a_state": lambda cache: partial(cache.free_state, cache.allocate_state() or 0),
+    "forking": lambda cache: partial(cache.fork_state, node_of(holding(cache, FIRST))),
+    "loading": lambda cache: partial(cache.load_back, node_of(demoted(cache, FIRST))),
+    "claiming": claiming,
+    "abandoning": lambda cache: partial(cache.abandon, ticket_of(cache)),
+    "stepping": lambda cache: holding(cache, FIRST).step,
+    "draining": draining,
+    "prefetching": lambda cache: partial(stored(cache).prefetch, cache.key(FIRST)),
+    "prefetched": prefetched,
+    "checking_a_prefetch": checking_a_prefetch,
+    "resetting": resetting,
+    "admitting": lambda cache: partial(RequestManager(holding(cache, FIRST)).admit, THIRD),
+    "checkpointing": of_a_request("checkpoint", 2 * PAGE),
+    "extending": of_a_request("extend", SECOND),
+    "finishing": of_a_request("finish"),
 }
+"""By what is interrupted: prepares a cache, and gives the call."""
 
 
 @dataclass(slots=True)
@@ -325,13 +255,12 @@ def require_all_free(cache: UnifiedRadixCache, what: str) -> None:
     assert slots is not None, f"{what}: all slots can be allocated"
     assert len(np.unique(slots)) == SIZES["full"], f"{what}: each slot once, got {sorted(slots)}"
     cache.free(slots)
-    put(cache, SECOND)
-    demote(cache)
+    demoted(cache, SECOND)
     assert cache.match(cache.key(SECOND)).host_hit_length == len(SECOND), f"{what}: a prompt is cached on the host"
 
 
 @pytest.mark.parametrize("prepare", VERBS.values(), ids=VERBS)
-def test_a_verb_that_is_interrupted_at_some_line_loses_no_slot(prepare: Callable[[UnifiedRadixCache], Step]) -> None:
+def test_a_verb_that_is_interrupted_at_some_line_loses_no_slot(prepare: Prepare) -> None:
     with opened() as cache:
         call = prepare(cache)
         with Interruption(at=0) as whole:
@@ -443,7 +372,7 @@ def test_a_type_error_in_the_middle_of_a_verb_is_an_interruption(monkeypatch: py
         raise TypeError("in the middle")
 
     with opened() as cache:
-        put(cache, FIRST)
+        holding(cache, FIRST)
         monkeypatch.setattr(cache.turn, "release", broken)
         with pytest.raises(TypeError, match="in the middle"):
             cache.match(cache.key(FIRST))
@@ -481,8 +410,7 @@ def test_a_request_from_before_an_interruption_has_ended() -> None:
 
 def test_what_an_interrupted_cache_had_is_removed_by_events() -> None:
     with opened() as cache:
-        put(cache, FIRST)
-        cache.drain()
+        backed_up(cache, FIRST)
         with pytest.raises(KeyboardInterrupt), Interruption(at=10):
             cache.step()
         cache.reset()
