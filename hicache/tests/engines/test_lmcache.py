@@ -27,7 +27,6 @@ from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.testing.adapter import Capability
 from hicache.testing.load import load_adapter
-from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import SHARED, Key, Namespace
 
@@ -336,18 +335,6 @@ def test_the_clients_are_lmcaches_own(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["model@0x01000100@0@9f86.data"], "LMCache names the file"
     assert type(backend._client).__module__ == "lmcache.lmcache_fs", f"got {type(backend._client)}"
     backend.close()
-
-
-def test_an_entry_of_the_l2_adapter_covers_a_test_by_its_whole_id() -> None:
-    command = [sys.executable, "-m", "pytest", "conformance/storage", "properties/storage", "--collect-only", "-q"]
-    command += ["-n", "0", "-p", "no:cacheprovider", "--hicache-backend", f"{LmcacheL2Files.__module__}:LmcacheL2Files"]
-    command += ["--hicache-backend-config", '{"directory": "{directory}"}']
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    collected = [line for line in done.stdout.splitlines() if "::" in line]
-    for entry in read_known_failures(KNOWN / f"lmcache-l2-fs-{RELEASE}.toml"):
-        # An entry that names a clause has no test of its own.
-        is_found = "::" not in entry.id or any(entry.covers(test, ()) for test in collected)
-        assert is_found, f"{entry.place}: expected a test of this id, found none"
 
 
 @NEEDS_PYTHON

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,11 +39,6 @@ from hicache.types import HitPolicy, StorageKind, TransferKind
 ADAPTERS = {name: release for release, name in RELEASES["sglang"].items()} | {"Sglang0523Rust": "0.5.23"}
 """Each adapter class, and the release that it needs."""
 
-LISTS = sorted((Path(engines.__file__).parent / "known").glob("*.toml"))
-CACHE_LISTS = [path for path in LISTS if path.name.startswith("sglang-")]
-FILE_LISTS = [path for path in LISTS if path.name.startswith("hicachefile-")]
-FILES = "hicache.engines.sglang.storage:HiCacheFileBackend"
-ROOT = Path(__file__).parents[3]
 
 EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
 
@@ -79,52 +72,6 @@ def test_no_two_namespaces_are_one_text() -> None:
     texts = [extra_key({"lora": one.get("lora"), "salt": one.get("salt")}) for one in named]
     assert len(set(texts)) == len(named), f"each namespace has a text of its own, got {texts}"
     assert extra_key({"lora": None, "salt": None}) is None, "expected None for the shared namespace"
-
-
-@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
-def test_a_list_of_known_failures_names_tests_that_there_are(path: Path) -> None:
-    for entry in read_known_failures(path):
-        file, _, name = entry.id.partition("::")
-        if name:
-            function = name.partition("[")[0].partition("*")[0]
-            source = (ROOT / file).read_text(encoding="utf-8")
-            assert f"def {function}" in source, f"{entry.place}: no test in {file} begins with {function}"
-
-
-def collect(*arguments: str) -> list[str]:
-    """The ids of the tests that pytest finds with these arguments."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-@pytest.fixture(scope="module")
-def collected() -> list[str]:
-    """The ids of all tests of a tree in Python; those of models only where their packages are installed."""
-    return collect("conformance", "properties", "accuracy", "--hicache-adapter", path_of("Sglang0513"))
-
-
-@pytest.fixture(scope="module")
-def collected_of_files() -> list[str]:
-    """The ids of all tests of HiCacheFile."""
-    options = ("--hicache-backend", FILES, "--hicache-backend-config", '{"directory": "{directory}"}')
-    return collect("conformance/storage", "properties/storage", *options)
-
-
-@pytest.mark.parametrize("path", CACHE_LISTS, ids=lambda path: path.name)
-def test_an_entry_covers_a_test_by_its_whole_id(path: Path, collected: list[str]) -> None:
-    suites = {test.partition("/")[0] for test in collected}
-    for entry in read_known_failures(path):
-        is_found = any(entry.covers(test, ()) for test in collected)
-        assert is_found or entry.suite not in suites, f"{entry.place}: expected a test of this id, found none"
-
-
-@pytest.mark.parametrize("path", FILE_LISTS, ids=lambda path: path.name)
-def test_an_entry_of_files_covers_a_test_by_its_whole_id(path: Path, collected_of_files: list[str]) -> None:
-    for entry in read_known_failures(path):
-        # An entry without a path stands for a clause.
-        is_found = "::" not in entry.id or any(entry.covers(test, ()) for test in collected_of_files)
-        assert is_found, f"{entry.place}: expected a test of this id, found none"
 
 
 def test_a_scope_tells_models_with_similar_names_apart() -> None:

@@ -23,7 +23,6 @@ from hicache.engines.vllm.storage import Rank, VllmFileSystemTier, _block, _rank
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.load import load_adapter
-from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import SHARED, Key, Pool, TransferKind
 
@@ -31,8 +30,6 @@ ADAPTER = "hicache.engines.vllm.adapter:Vllm0330"
 OFFLOAD = "hicache.engines.vllm.offload:VllmOffload0330"
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "docs" / "reproductions"
-FILES = "hicache.engines.vllm.storage:VllmFileSystemTier"
-FILE_LIST = Path(vllm.__file__).parents[1] / "known" / "vllm-fs-0.33.0.toml"
 RANK = "tp0of1.cp0of1.pp0of1"
 CHUNK = 4096
 
@@ -323,24 +320,6 @@ def test_a_key_of_another_form_becomes_a_digest(key: str) -> None:
 def test_a_rank_has_its_number_in_the_mesh(rank: str, number: int) -> None:
     found = _rank(keys(1, rank)[0])
     assert found.number == number, f"{rank}: expected worker {number}, got {found}"
-
-
-def test_an_entry_of_files_covers_a_test_by_its_whole_id() -> None:
-    config = '{"directory": "{directory}", "page_bytes": "{page_bytes}"}'
-    asked = (
-        "conformance/storage",
-        "properties/storage",
-        "--hicache-backend",
-        FILES,
-        "--hicache-backend-config",
-        config,
-    )
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *asked]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    collected = [line for line in done.stdout.splitlines() if "::" in line]
-    for entry in read_known_failures(FILE_LIST):
-        is_found = any(entry.covers(test, ()) for test in collected)
-        assert is_found, f"{entry.place}: expected a test of this id, found none"
 
 
 @NEEDS_VLLM
