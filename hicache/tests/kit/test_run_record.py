@@ -75,38 +75,34 @@ def test_a_wrong_field_is_named_with_the_file(tmp_path: Path, field: str, change
     assert str(raised.value).startswith(f"{path}: {field}"), f"expected {path}: {field}, got {raised.value}"
 
 
-def test_a_run_of_schema_1_was_made_with_the_first_versions(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    write_run(record(execution("KEY-1")), path)
-    table = json.loads(path.read_text())
-    del table["versions"], table["profile"]
-    for one in table["executions"]:
-        del one["causes"], one["lacks"], one["evidence"], one["processes"], one["collectives"]
-    path.write_text(json.dumps({**table, "schema_version": 1}))
-    found = read_run(path)
-    assert found == replace(record(execution("KEY-1")), versions=Versions(1, 1, 1)), f"got {found}"
+OLDER = {
+    1: (("versions", "profile"), ("causes", "lacks", "evidence", "processes", "collectives"), Versions(1, 1, 1)),
+    2: ((), ("collectives",), record().versions),
+}
+"""The fields that an earlier schema did not have, of a run and of an execution, and the versions that it stands for."""
 
 
-def test_in_a_run_of_schema_2_no_collective_was_seen(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
+@pytest.mark.parametrize("schema", OLDER)
+def test_a_run_of_an_earlier_schema_is_read(tmp_path: Path, schema: int) -> None:
+    path, (of_run, of_execution, versions) = tmp_path / "run.json", OLDER[schema]
     write_run(record(replace(execution("RANK-1"), collectives=("nccl",))), path)
     table = json.loads(path.read_text())
-    del table["executions"][0]["collectives"]
-    path.write_text(json.dumps({**table, "schema_version": 2}))
-    assert read_run(path) == record(execution("RANK-1")), f"got {read_run(path)}"
+    table = {name: value for name, value in table.items() if name not in of_run}
+    for one in table["executions"]:
+        for name in of_execution:
+            del one[name]
+    path.write_text(json.dumps({**table, "schema_version": schema}))
+    found = read_run(path)
+    assert found == replace(record(execution("RANK-1")), versions=versions), f"got {found}"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
-def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [None, "", "[]", "{", "null"])
+def test_a_file_that_is_missing_or_no_table_is_named(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "run.json"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(ConfigurationError, match=r"run\.json"):
         read_run(path)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"run\.json"):
-        read_run(tmp_path / "run.json")
 
 
 ONE_OF_EACH = """
@@ -154,66 +150,42 @@ def _by_name(record: RunRecord) -> dict[str, Execution]:
     return {execution.node_id.partition("::")[2]: execution for execution in record.executions}
 
 
-@pytest.fixture
-def executions(pytester: pytest.Pytester) -> dict[str, Execution]:
-    """The executions of a run with one test of each kind."""
+def _said(one: Execution) -> tuple[object, ...]:
+    return one.outcome, one.clauses, one.configuration, one.operations, one.reason.partition("\n")[0]
+
+
+KEY_1 = ("KEY-1",)
+EXECUTED = {
+    "test_passes[full/page3/lru]": (Outcome.PASSED, ("KEY-1", "MATCH-14"), "full/page3/lru", 2, ""),
+    "test_fails_once[full/page1/lru]": (Outcome.PASSED, KEY_1, "full/page1/lru", 0, ""),
+    "test_fails_once[full/page16/lru]": (
+        *(Outcome.FAILED, KEY_1, "full/page16/lru", 0),
+        "AssertionError: KEY-1: expected 1",
+    ),
+    "test_lacks[none]": (Outcome.SKIPPED, ("LOCK-7",), "", 0, "adapter FlatCache does not declare HOST: a host tier"),
+    # MATCH-3 needs SWA, which FlatCache has not.
+    "test_has_no_configuration": (Outcome.PASSED, ("POOL-2",), "", 12, ""),
+    "test_starts_processes": (Outcome.PASSED, KEY_1, "", 0, ""),
+    "test_has_ranks": (Outcome.PASSED, KEY_1, "", 0, ""),
+    "test_does_not_begin": (Outcome.FAILED, ("POOL-3",), "", 0, "RuntimeError: no such pool"),
+    "test_of_the_suite": (Outcome.PASSED, (), "", 0, ""),
+}
+"""Of each test: its outcome, its clauses, its configuration, its operations, and the first line of the reason."""
+
+
+def test_every_test_has_one_execution_that_says_what_was_checked(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH)
-    return _by_name(run_recorded(pytester))
-
-
-def test_every_test_has_one_execution(executions: dict[str, Execution]) -> None:
-    outcomes = {name: execution.outcome for name, execution in executions.items()}
-    expected = {
-        "test_passes[full/page3/lru]": Outcome.PASSED,
-        "test_fails_once[full/page1/lru]": Outcome.PASSED,
-        "test_fails_once[full/page16/lru]": Outcome.FAILED,
-        "test_lacks[none]": Outcome.SKIPPED,
-        "test_has_no_configuration": Outcome.PASSED,
-        "test_starts_processes": Outcome.PASSED,
-        "test_has_ranks": Outcome.PASSED,
-        "test_does_not_begin": Outcome.FAILED,
-        "test_of_the_suite": Outcome.PASSED,
-    }
-    assert outcomes == expected, f"expected {expected}, got {outcomes}"
-
-
-def test_an_execution_says_what_was_checked(executions: dict[str, Execution]) -> None:
-    found = executions["test_passes[full/page3/lru]"]
-    assert found.node_id.startswith("conformance/test_it.py::"), f"the id begins at the suite, got {found.node_id}"
-    assert (found.suite, found.configuration) == ("conformance", "full/page3/lru"), f"got {found}"
-    assert found.clauses == ("KEY-1", "MATCH-14"), f"expected both clauses in order, got {found.clauses}"
-    assert (found.operations, found.reason) == (2, ""), f"expected two verbs and no reason, got {found}"
-    expected = f"pytest 'conformance/test_it.py::test_passes[full/page3/lru]' --hicache-adapter {FLAT_CACHE}"
-    assert found.replay == expected, f"expected {expected!r}, got {found.replay!r}"
-
-
-def test_an_execution_without_a_configuration_keeps_the_clauses_that_apply(executions: dict[str, Execution]) -> None:
-    found = executions["test_has_no_configuration"]
-    assert found.clauses == ("POOL-2",), f"MATCH-3 needs SWA, which FlatCache has not, got {found.clauses}"
-    assert (found.configuration, found.operations) == ("", 12), f"expected 5 and 7 operations, got {found}"
-
-
-def test_an_execution_counts_the_processes_that_it_started(executions: dict[str, Execution]) -> None:
+    executions = _by_name(run_recorded(pytester))
+    found = {name: _said(one) for name, one in executions.items()}
+    assert found == EXECUTED, f"expected {EXECUTED}, got {found}"
+    passed = executions["test_passes[full/page3/lru]"]
+    place = "conformance/test_it.py::test_passes[full/page3/lru]"
+    expected = ("conformance", place, f"pytest '{place}' --hicache-adapter {FLAT_CACHE}")
+    assert (passed.suite, passed.node_id, passed.replay) == expected, f"the id begins at the suite, got {passed}"
     counts = {name: one.processes for name, one in executions.items() if one.processes}
     assert counts == {"test_starts_processes": 2}, f"expected one of subprocess and one of a fork server, got {counts}"
-
-
-def test_an_execution_says_on_what_ranks_were_in_a_collective(executions: dict[str, Execution]) -> None:
     seen = {name: one.collectives for name, one in executions.items() if one.collectives}
     assert seen == {"test_has_ranks": ("gloo",)}, f"expected what two ranks saw, in that test alone, got {seen}"
-
-
-REASONS = {
-    "test_fails_once[full/page16/lru]": "AssertionError: KEY-1: expected 1",
-    "test_lacks[none]": "adapter FlatCache does not declare HOST: a host tier",
-    "test_does_not_begin": "RuntimeError: no such pool",
-}
-
-
-@pytest.mark.parametrize("name", REASONS)
-def test_an_execution_says_why(executions: dict[str, Execution], name: str) -> None:
-    reason = executions[name].reason
-    assert reason.startswith(REASONS[name]), f"expected {REASONS[name]!r}..., got {reason!r}"
 
 
 TWO_DEFECTS = """
@@ -260,46 +232,37 @@ def test_a_known_failure_is_recorded_as_one(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH)
     entry = '[[failure]]\nid = "conformance/test_it.py::*[*/page16/*]"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    found = _by_name(run_recorded(pytester, "--hicache-known-failures", "known.toml"))[
-        "test_fails_once[full/page16/lru]"
-    ]
+    executions = _by_name(run_recorded(pytester, "--hicache-known-failures", "known.toml"))
+    found = executions["test_fails_once[full/page16/lru]"]
     assert found.outcome is Outcome.KNOWN_FAILURE, f"got {found}"
     lines = found.reason.splitlines()[:2]
     assert lines == ["bug: we know", "AssertionError: KEY-1: expected 1"], f"why it is known, and what it says: {lines}"
 
 
-def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
-    record = run_recorded(pytester)
-    assert record.implementation == FLAT_CACHE, f"expected the adapter's path, got {record.implementation}"
-    assert record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), (
-        f"expected those of FlatCache, got {record.capabilities}"
-    )
+ONE_TEST = '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n'
+
+
+def test_the_report_or_the_record_alone_is_written(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, ONE_TEST)
+    run(pytester, "--hicache-report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
+    files = {path.name for path in (pytester.path / "new" / "folder").iterdir()}
+    assert files == {"run.json", "report.html", "report.md", "junit.xml"}, f"got {sorted(files)}"
+    run(pytester, "--hicache-report", "alone/one.json").stdout.fnmatch_lines(["report: alone/one.json"])
+    files = {path.name for path in (pytester.path / "alone").iterdir()}
+    assert files == {"one.json"}, f"expected the record alone, got {sorted(files)}"
+    record = read_run(pytester.path / "alone" / "one.json")
+    assert [one.outcome for one in record.executions] == [Outcome.PASSED], f"expected the run, got {record}"
+    said = (record.implementation, record.capabilities)
+    assert said == (FLAT_CACHE, ("NAMESPACES", "PAGED", "RESET", "VERBS")), f"expected those of FlatCache, got {said}"
     assert record.started.endswith("+00:00"), f"expected a time in UTC, got {record.started}"
     assert {"python", "platform", "pytest", "hicache"} <= set(record.environment), f"got {record.environment}"
 
 
 def test_the_record_of_no_test_is_of_the_same_implementation(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    write_suite(pytester, ONE_TEST)
     record = run_recorded(pytester, "-k", "KEY-1 and not test_a")
     assert not record.executions, f"no test is selected, got {record.executions}"
     assert record.implementation == FLAT_CACHE, f"expected that of the other suites, got {record.implementation!r}"
-
-
-def test_the_report_is_written(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
-    run(pytester, "--hicache-report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
-    files = {path.name for path in (pytester.path / "new" / "folder").iterdir()}
-    assert files == {"run.json", "report.html", "report.md", "junit.xml"}, f"got {sorted(files)}"
-
-
-def test_the_record_alone_is_written(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
-    run(pytester, "--hicache-report", "new/one.json").stdout.fnmatch_lines(["report: new/one.json"])
-    files = [path.name for path in (pytester.path / "new").iterdir()]
-    assert files == ["one.json"], f"expected the record alone, got {sorted(files)}"
-    found = [one.outcome for one in read_run(pytester.path / "new" / "one.json").executions]
-    assert found == [Outcome.PASSED], f"expected the run, got {found}"
 
 
 DIES = """
@@ -353,7 +316,7 @@ def test_workers_alone_import_the_reference(pytester: pytest.Pytester) -> None:
             print("torch is imported:", "torch" in sys.modules)
         """
     )
-    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    write_suite(pytester, ONE_TEST)
     pytester.syspathinsert()
     result = pytester.runpytest_subprocess("-n", "1", "-p", "seen", "--hicache-report", "out", "conformance")
     result.stdout.fnmatch_lines(["*torch is imported: False"])
