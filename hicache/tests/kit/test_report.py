@@ -108,6 +108,26 @@ def test_executions_environments_and_the_earliest_start_are_kept() -> None:
     assert merge_runs([one]) == one, f"one run stays as it is: expected {one}, got {merge_runs([one])}"
 
 
+SOUND = record(
+    execution("KEY-1"),
+    execution("KEY-1", configuration="full/page1/lru"),
+    execution("LOCK-2"),
+    execution("LOCK-3", outcome=Outcome.FAILED, reason="expected 1, got 2", name="test_four"),
+    implementation="package.cache:Sound",
+)
+BROKEN = record(
+    execution("KEY-1"),
+    execution("KEY-1", configuration="full/page1/lru", outcome=Outcome.FAILED, reason=f"long\nstory\n{HOSTILE}"),
+    execution("KEY-1", configuration="full/page3/lru", outcome=Outcome.FAILED, reason=f"brief {HOSTILE}"),
+    execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: a lock is lost\nexpected 1", name="test_two"),
+    execution(
+        "LOCK-2", "LOCK-3", outcome=Outcome.KNOWN_FAILURE, reason="future: no locks\nexpected 2", name="test_two"
+    ),
+    execution("MATCH-3", outcome=Outcome.SKIPPED, reason=f"no SWA {HOSTILE}", name="test_three"),
+    implementation=f"package.cache:Broken{HOSTILE}",
+)
+
+
 TWICE = record(execution("KEY-1", name="test_twice"))
 UNKNOWN = record(execution("KEY-99"))
 
@@ -144,26 +164,6 @@ def mixed_run() -> RunRecord:
         execution("MATCH-4", outcome=Outcome.SKIPPED, reason="no SWA", name="test_six"),
         implementation=f"package:{HOSTILE}",
     )
-
-
-SOUND = record(
-    execution("KEY-1"),
-    execution("KEY-1", configuration="full/page1/lru"),
-    execution("LOCK-2"),
-    execution("LOCK-3", outcome=Outcome.FAILED, reason="expected 1, got 2", name="test_four"),
-    implementation="package.cache:Sound",
-)
-BROKEN = record(
-    execution("KEY-1"),
-    execution("KEY-1", configuration="full/page1/lru", outcome=Outcome.FAILED, reason=f"long\nstory\n{HOSTILE}"),
-    execution("KEY-1", configuration="full/page3/lru", outcome=Outcome.FAILED, reason=f"brief {HOSTILE}"),
-    execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: a lock is lost\nexpected 1", name="test_two"),
-    execution(
-        "LOCK-2", "LOCK-3", outcome=Outcome.KNOWN_FAILURE, reason="future: no locks\nexpected 2", name="test_two"
-    ),
-    execution("MATCH-3", outcome=Outcome.SKIPPED, reason=f"no SWA {HOSTILE}", name="test_three"),
-    implementation=f"package.cache:Broken{HOSTILE}",
-)
 
 
 @pytest.fixture(scope="module")
