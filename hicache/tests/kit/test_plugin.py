@@ -13,12 +13,10 @@ import torch
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.devices import missing_device
-from hicache.testing.report import Outcome
+from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
-
-"""The number of clauses by tier."""
 
 PASSING = """
 @clause("KEY-1")
@@ -46,11 +44,6 @@ def test_a_test_runs_once_for_each_configuration(pytester: pytest.Pytester) -> N
     assert _clauses_executed(result, "4 passed, 0 failed, 0 skipped") == 1, (
         f"one clause was executed: {result.outlines}"
     )
-
-
-def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING)
-    run(pytester, "--hicache-quick").assert_outcomes(passed=2)
 
 
 def test_a_test_that_waits_begins(pytester: pytest.Pytester) -> None:
@@ -122,12 +115,6 @@ def test_torch_keeps_to_one_thread_also_where_it_was_imported_before(
         run(pytester).assert_outcomes(passed=4)
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_clause_selects_its_tests(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING + PASSING.replace("KEY-1", "MATCH-14").replace("test_a", "test_b"))
-    result = run(pytester, "-k", "MATCH-14")
-    result.assert_outcomes(passed=4, deselected=4)
 
 
 def test_a_cache_is_forgotten_with_its_test(pytester: pytest.Pytester) -> None:
@@ -297,52 +284,40 @@ def test_the_driver_is_checked_once_more_at_the_end(pytester: pytest.Pytester) -
     assert text.count("E       AssertionError: POOL-1") == 1, f"a test that failed is not checked again:\n{text}"
 
 
-def test_a_test_of_the_contract_without_a_clause_is_an_error(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING + "\ndef test_nameless(): ...\n")
-    result = run(pytester)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["conformance/test_it.py::test_nameless names no clause: mark it with @clause(...)"])
-    assert result.ret != pytest.ExitCode.OK, f"expected a run that fails, got {result.ret}"
+NAMELESS = f"{PASSING}\ndef test_nameless(): ...\n"
+OF_TWO_CLAUSES = PASSING + PASSING.replace("KEY-1", "MATCH-14").replace("test_a", "test_b")
+NOTHING = "ERROR: no test of any clause was executed: nothing was verified"
+OK, NO_TESTS = pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED
+
+ENDINGS = {
+    "of a quick run with fewer configurations": ("conformance", PASSING, "--hicache-quick", "2 passed", OK, "*"),
+    "of the tests of a clause": ("conformance", OF_TWO_CLAUSES, "-kMATCH-14", "4 passed 4 deselected", OK, "*"),
+    "of a test of the contract without a clause": (
+        *("conformance", NAMELESS, "-v", "1 errors", pytest.ExitCode.INTERRUPTED),
+        "conformance/test_it.py::test_nameless names no clause: mark it with @clause(...)",
+    ),
+    "of another suite, whose tests need none": ("benchmarks", NAMELESS, "-v", "5 passed", OK, "hicache: 5 passed*"),
+    "of skipped tests": ("conformance", "@clause('LOCK-7')\ndef test_a(): ...", "-v", "1 skipped", NO_TESTS, NOTHING),
+    "of no clause": ("conformance", "@clause()\ndef test_a(): ...", "-v", "1 passed", NO_TESTS, NOTHING),
+    "of benchmarks alone": ("benchmarks", "def test_a(): ...", "-v", "1 passed", OK, "*"),
+    "of skipped benchmarks": (
+        *("benchmarks", "def test_a(): pytest.skip('not declared')", "-v", "1 skipped", NO_TESTS, "*"),
+    ),
+    "of nothing that was selected": ("conformance", PASSING, "-knothing", "4 deselected", NO_TESTS, NOTHING),
+    "of collecting alone": ("conformance", PASSING, "--collect-only", "4 tests", OK, "*"),
+}
+"""Runs: the folder and the source of the suite, an option, the counts, the exit code, and a line of the output."""
 
 
-def test_another_suite_may_have_tests_without_a_clause(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING + "\ndef test_nameless(): ...\n", folder="benchmarks")
-    result = run(pytester)
-    result.assert_outcomes(passed=5)
-    assert _last_line(result).startswith("hicache: 5 passed"), f"all tests of a suite count, got {_last_line(result)}"
-
-
-@pytest.mark.parametrize("source", ["@clause('LOCK-7')\ndef test_a(): ...", "@clause()\ndef test_a(): ..."])
-def test_a_run_that_verified_nothing_fails(pytester: pytest.Pytester, source: str) -> None:
-    write_suite(pytester, source)
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED, f"expected a run that fails, got {result.ret}"
-    result.stdout.fnmatch_lines(["ERROR: no test of any clause was executed: nothing was verified"])
-
-
-def test_a_run_of_the_benchmarks_alone_verifies_nothing_and_is_no_failure(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, "def test_a(): ...", folder="benchmarks")
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
-
-
-def test_a_run_of_skipped_benchmarks_fails(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, "def test_a(): pytest.skip('not declared')", folder="benchmarks")
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED, f"expected a run that fails, got {result.ret}"
-
-
-def test_a_run_that_selected_nothing_fails(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING)
-    result = run(pytester, "-k", "nothing")
-    assert result.ret != pytest.ExitCode.OK, f"expected a run that fails, got {result.ret}"
-    result.stdout.fnmatch_lines(["ERROR: no test of any clause was executed: nothing was verified"])
-
-
-def test_collecting_alone_verifies_nothing_and_is_no_failure(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, PASSING)
-    result = run(pytester, "--collect-only")
-    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
+@pytest.mark.parametrize(("folder", "source", "option", "counts", "code", "line"), ENDINGS.values(), ids=ENDINGS)
+def test_the_end(
+    pytester: pytest.Pytester, folder: str, source: str, option: str, counts: str, code: pytest.ExitCode, line: str
+) -> None:
+    write_suite(pytester, source, folder)
+    result = run(pytester, option)
+    found = " ".join(f"{number} {outcome}" for outcome, number in result.parseoutcomes().items())
+    assert (found, result.ret) == (counts, code), f"expected {counts!r} and {code}, got {found!r} and {result.ret}"
+    result.stdout.fnmatch_lines([line])
 
 
 @pytest.mark.parametrize("path", ["no_such_module:Cache", "hicache.types:Tier", "hicache.types"])
@@ -393,14 +368,18 @@ def backend_suite(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.usefixtures("backend_suite")
 def test_a_named_backend_is_the_subject_of_the_run(pytester: pytest.Pytester) -> None:
-    record = run_recorded(
-        pytester, "--hicache-adapter", REFERENCE, "--hicache-backend", "memory", "--hicache-backend-config", OPTIONS
-    )
+    """And clauses that no backend can show are not missed."""
+    named = ("--hicache-backend", "memory", "--hicache-backend-config", OPTIONS)
+    result = run(pytester, *named, "--hicache-report", "run.json", adapter=REFERENCE)
+    record = read_run(pytester.path / "run.json")
     assert record.implementation == "memory", f"expected memory, got {record.implementation}"
     (found,) = record.executions
     assert (found.clauses, found.configuration) == (("STORE-2", "STORE-5"), "storage/memory"), f"got {found}"
     assert (found.outcome, found.operations) == (Outcome.PASSED, 1), f"one verb was called, got {found}"
     assert "--hicache-backend memory --hicache-backend-config" in found.replay, f"the command names it: {found.replay}"
+    assert result.outlines[-1] == "hicache: 1 passed, 0 failed, 0 skipped, 20 of 22 clauses not executed", (
+        f"got {result.outlines[-1]}"
+    )
 
 
 @pytest.mark.usefixtures("backend_suite")
@@ -416,12 +395,6 @@ def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) 
     (found,) = run_recorded(pytester).executions
     assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
     assert f"this run verifies {FLAT_CACHE}" in found.reason, f"expected the reason, got {found.reason}"
-
-
-@pytest.mark.usefixtures("backend_suite")
-def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--hicache-backend", "memory", adapter=REFERENCE)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 20 of 22 clauses not executed"])
 
 
 @pytest.mark.usefixtures("backend_suite")
