@@ -105,7 +105,7 @@ def test_executions_environments_and_the_earliest_start_are_kept() -> None:
         environment={"python": "3.10.1, 3.11.0", "torch": "2.4"},
     )
     assert merge_runs([one, other]) == expected, f"expected {expected}, got {merge_runs([one, other])}"
-    assert merge_runs([one]) == one, f"one run stays as it is: expected {one}, got {merge_runs([one])}"
+    assert merge_runs([one]) == one, f"a single run does not change: expected {one}, got {merge_runs([one])}"
 
 
 SOUND = record(
