@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from hicache.testing.driving.driver import Driver
 from hicache.testing.models.tree import ExpectedMatch, Model
 from hicache.types import MatchResult
 
-from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, unit
-from .tree_view import device_slots, host_slots
+from .scenario import FULL, MAMBA, SWA, Scenario
 
 Residency: TypeAlias = tuple[str, ...]
 """The nodes of one prompt, from the root down."""
@@ -38,7 +36,7 @@ def prompt_pages(residency: Residency) -> list[int]:
     return list(range(1, node_ends(residency)[-1] + 1))
 
 
-def build_residency(driver: Driver, residency: Residency) -> None:
+def build_residency(driver: Scenario, residency: Residency) -> None:
     """Bring an empty cache with write_through to a residency. The backup of what is on the device alone stays queued.
 
     A new leaf is inserted with all of its components. The device may lack components of a node that the host has.
@@ -48,7 +46,7 @@ def build_residency(driver: Driver, residency: Residency) -> None:
     if depth:
         _cache(driver, residency[:depth], HOST)
         driver.drain()
-        evict_all(driver, FULL)
+        driver.evict_all(FULL)
     if _full_depth(residency, DEVICE) > depth:
         _cache(driver, residency, DEVICE)
     else:
@@ -59,9 +57,9 @@ def build_residency(driver: Driver, residency: Residency) -> None:
     assert built == residency, f"INS-3, INS-4, EVICT-7: expected the residency {residency}, got {built}"
 
 
-def read_residency(driver: Driver, residency: Residency) -> Residency:
+def read_residency(driver: Scenario, residency: Residency) -> Residency:
     """The residency of a cache, with the node ends of another one. A node has the letters of its last page."""
-    found = [(device_slots(driver, name), host_slots(driver, name)) for name in driver.config.components]
+    found = [(driver.device_slots(name), driver.host_slots(name)) for name in driver.config.components]
     pages = prompt_pages(residency)
     nodes = []
     for end, node in zip(node_ends(residency), residency, strict=True):
@@ -114,11 +112,11 @@ class ResidencyCase(NamedTuple):
         """The prompt."""
         return prompt_pages(self.residency)[: node_ends(self.residency)[self.nodes - 1]]
 
-    def expected(self, driver: Driver) -> ExpectedMatch:
+    def expected(self, driver: Scenario) -> ExpectedMatch:
         """What a match of the prompt must find, in elements."""
         size = driver.config.page_size
         components = driver.config.components
-        hits = {name: pages * unit(driver, name) for name, pages in zip(components, self.hits, strict=True)}
+        hits = {name: pages * driver.unit(name) for name, pages in zip(components, self.hits, strict=True)}
         return ExpectedMatch(self.anchor * size, self.best * size, hits)
 
 
@@ -209,7 +207,7 @@ WITH_BOTH = (
 )
 
 
-def residency_cases(driver: Driver) -> Sequence[ResidencyCase]:
+def residency_cases(driver: Scenario) -> Sequence[ResidencyCase]:
     """The cases for the components of a cache."""
     return BY_COMPONENTS[driver.config.components]
 
@@ -222,7 +220,7 @@ BY_COMPONENTS = {
 }
 
 
-def oracle_of(driver: Driver, pages: Sequence[int]) -> Model:
+def oracle_of(driver: Scenario, pages: Sequence[int]) -> Model:
     """An oracle that knows what each tier caches of a prompt."""
     config = driver.config
     oracle = Model(
@@ -231,7 +229,7 @@ def oracle_of(driver: Driver, pages: Sequence[int]) -> Model:
         sliding_window_size=config.sliding_window_size,
         bigram=config.bigram,
     )
-    oracle.permit(key_of(driver, pages))
+    oracle.permit(driver.key_of(pages))
     oracle.sync(driver.snapshot())
     return oracle
 
@@ -253,28 +251,28 @@ def _full_depth(residency: Residency, tier: str) -> int:
     return sum(node[0] in tier for node in residency)
 
 
-def _cache(driver: Driver, residency: Residency, tier: str) -> None:
+def _cache(driver: Scenario, residency: Residency, tier: str) -> None:
     """Cache a prompt of which the cache has nothing: its last node with all components, the others as on a tier."""
     last = len(residency) - 1
     starts = [0, *node_ends(residency)]
-    insert_fresh(driver, prompt_pages(residency), passed=starts[last])
+    driver.insert_fresh(prompt_pages(residency), passed=starts[last])
     for end in node_ends(residency):
-        driver.match(key_of(driver, prompt_pages(residency)[:end]), chunked=True)
+        driver.match(driver.key_of(prompt_pages(residency)[:end]), chunked=True)
     _add(driver, residency, tier, range(last))
 
 
-def _add(driver: Driver, residency: Residency, tier: str, numbers: Iterable[int]) -> None:
+def _add(driver: Scenario, residency: Residency, tier: str, numbers: Iterable[int]) -> None:
     """Insert the data of some nodes, each by a request that ends there and whose window covers nothing before it."""
     starts = [0, *node_ends(residency)]
     for number in numbers:
         has_window, has_state = (_has(driver, residency[number], component, tier) for component in (SWA, MAMBA))
         end = starts[number + 1]
-        insert_fresh(
-            driver, prompt_pages(residency)[:end], passed=starts[number] if has_window else end, with_state=has_state
+        driver.insert_fresh(
+            prompt_pages(residency)[:end], passed=starts[number] if has_window else end, with_state=has_state
         )
 
 
-def _has(driver: Driver, node: str, component: str, tier: str) -> bool:
+def _has(driver: Scenario, node: str, component: str, tier: str) -> bool:
     components = driver.config.components
     return component in components and node[components.index(component)] in tier
 

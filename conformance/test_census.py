@@ -11,12 +11,10 @@ import numpy as np
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.types import StopPolicy, Tier
 
-from .scenario import evict_all, key_of, put_on_both
-from .storage_scenes import prefetch, put_in_storage_alone
-from .tree_view import Pages, device_slots
+from .scenario import Scenario
+from .snapshot_values import Pages
 
 if TYPE_CHECKING:
     from hicache.testing.census import SlotTensor
@@ -30,7 +28,7 @@ Rows = Mapping[str, Mapping[Pages, bytes]]
 """By the path of a tensor and the prefix that ends with a page: the rows of that page's slots."""
 
 
-def census(driver: Driver, turn: int) -> list[SlotTensor]:
+def census(driver: Scenario, turn: int) -> list[SlotTensor]:
     """Every tensor of the cache that is indexed by slot, filled with the values of a turn."""
     # Imported here because it needs torch, which a cache without a census may not need.
     from hicache.testing.census import find_slot_tensors
@@ -44,16 +42,16 @@ def census(driver: Driver, turn: int) -> list[SlotTensor]:
     return found
 
 
-def cached_rows(driver: Driver, tensors: Sequence[SlotTensor]) -> Rows:
+def cached_rows(driver: Scenario, tensors: Sequence[SlotTensor]) -> Rows:
     """What each tensor has for each page that is cached on the device."""
-    cached = {component: device_slots(driver, component) for component in driver.config.components}
+    cached = {component: driver.device_slots(component) for component in driver.config.components}
     return {
         one.path: {pages: one.read(np.array(slots)) for pages, slots in cached[one.component].items()}
         for one in tensors
     }
 
 
-def require_restored(driver: Driver, before: Rows, after: Rows, tier: Tier) -> None:
+def require_restored(driver: Scenario, before: Rows, after: Rows, tier: Tier) -> None:
     """Exactly the tensors come back from a tier that are not declared as lost on it or above."""
     came = {path: rows for path, rows in after.items() if rows}
     assert came.keys() == before.keys(), f"HOST-10: expected rows of {sorted(before)}, loaded were {sorted(came)}"
@@ -72,27 +70,27 @@ def require_restored(driver: Driver, before: Rows, after: Rows, tier: Tier) -> N
 
 
 @clause("HOST-10", needs=NEEDS, executors=EXECUTORS, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_every_tensor_by_slot_comes_back_from_the_host(driver: Driver) -> None:
+def test_every_tensor_by_slot_comes_back_from_the_host(driver: Scenario) -> None:
     tensors = census(driver, turn=0)
-    put_on_both(driver, PROMPT)
+    driver.put_on_both(PROMPT)
     before = cached_rows(driver, tensors)
-    evict_all(driver)
+    driver.evict_all()
     in_the_way = driver.allocate(driver.config.page_size)
     assert in_the_way is not None, "EVICT-1: the device is free"
     census(driver, turn=1)
-    driver.load(key_of(driver, PROMPT))
+    driver.load(driver.key_of(PROMPT))
     require_restored(driver, before, cached_rows(driver, tensors), Tier.HOST)
     driver.free(in_the_way)
 
 
 @clause("HOST-10", needs=(*NEEDS, Capability.STORAGE), executors=EXECUTORS, stop_policies=[StopPolicy.WAIT_COMPLETE])
-def test_every_tensor_by_slot_comes_back_from_storage(driver: Driver) -> None:
+def test_every_tensor_by_slot_comes_back_from_storage(driver: Scenario) -> None:
     tensors = census(driver, turn=0)
-    put_on_both(driver, PROMPT)
+    driver.put_on_both(PROMPT)
     before = cached_rows(driver, tensors)
-    put_in_storage_alone(driver, PROMPT)
+    driver.put_in_storage_alone(PROMPT)
     tensors = census(driver, turn=1)
-    came = prefetch(driver, PROMPT)
+    came = driver.prefetch_pages(PROMPT)
     assert came == len(PROMPT), f"FETCH-4: all of {PROMPT} is in storage, {came} pages came"
-    driver.load(key_of(driver, PROMPT))
+    driver.load(driver.key_of(PROMPT))
     require_restored(driver, before, cached_rows(driver, tensors), Tier.STORAGE)

@@ -14,11 +14,10 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import ALL_POLICIES
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 
-from .scenario import FULL, evict_all, hit_pages, insert_fresh, key_of, lock, open_variant, put
-from .tree_view import snapshot_values
+from .scenario import FULL, Scenario
+from .snapshot_values import snapshot_values
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),
@@ -96,10 +95,10 @@ def test_an_adapter_implements_the_verbs_of_its_capabilities(adapter_type: type[
     )
 
 
-def calls(driver: Driver) -> dict[str, Callable[..., object]]:
+def calls(driver: Scenario) -> dict[str, Callable[..., object]]:
     """Verbs with all their arguments, over one cached page."""
-    adapter, key = driver.adapter, key_of(driver, [1])
-    put(driver, [1])
+    adapter, key = driver.adapter, driver.key_of([1])
+    driver.put_pages([1])
     found = driver.match(key)
     insert = partial(adapter.insert, key, found.device_indices, window_start=0, state=None, priority=0)
     return {
@@ -114,7 +113,7 @@ def calls(driver: Driver) -> dict[str, Callable[..., object]]:
 
 
 @clause("COMP-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Driver) -> None:
+def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Scenario) -> None:
     verbs = calls(driver)
     before = snapshot_values(driver.snapshot())
     for name, verb in verbs.items():
@@ -127,27 +126,27 @@ def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Driver) -> Non
 
 
 @clause("COMP-3", policies=ALL_POLICIES, bigram=True)
-def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
-    put(driver, [1, 2])
-    insert_fresh(driver, [1, 2, 3])
-    receipt = lock(driver, [1, 2, 3])
-    put(driver, [4])
-    evict_all(driver)
-    hits = hit_pages(driver, [1, 2, 3]), hit_pages(driver, [4])
+def test_every_combination_serves_the_same_verbs(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
+    driver.insert_fresh([1, 2, 3])
+    receipt = driver.lock_pages([1, 2, 3])
+    driver.put_pages([4])
+    driver.evict_all()
+    hits = driver.hit_pages([1, 2, 3]), driver.hit_pages([4])
     assert hits == (3, 0), f"COMP-3: a locked prompt of 3 pages and an unlocked one: expected hits (3, 0), got {hits}"
     driver.unlock(receipt)
     driver.reset()
-    assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: expected no hit after a reset"
+    assert driver.hit_pages([1, 2, 3]) == 0, "COMP-3: expected no hit after a reset"
 
 
 @clause("COMP-3", needs=[Capability.SIZES], page_sizes=[16])
-def test_components_may_be_named_in_any_order(driver: Driver) -> None:
-    other = open_variant(driver, components=driver.config.components[::-1])
+def test_components_may_be_named_in_any_order(driver: Scenario) -> None:
+    other = driver.open_variant(components=driver.config.components[::-1])
     for each in (driver, other):
-        put(each, [1, 2])
-        put(each, [1, 2, 3])
-        evict_all(each, FULL)
-        put(each, [4])
+        each.put_pages([1, 2])
+        each.put_pages([1, 2, 3])
+        each.evict_all(FULL)
+        each.put_pages([4])
     sizes = [dict(each.adapter.sizes()) for each in (driver, other)]
     assert sizes[0] == sizes[1], f"COMP-3: expected the same sizes with components in another order, got {sizes}"
     other.adapter.close()

@@ -10,28 +10,10 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .checks import require_all_evictable, require_all_free, require_idle
-from .scenario import (
-    TOMBSTONE,
-    admit,
-    best_match,
-    evict_all,
-    evict_host,
-    evict_inner,
-    find,
-    insert_fresh,
-    key_of,
-    lock,
-    longer_prompt,
-    put,
-    put_on_both,
-    put_on_host,
-)
-from .transfers import STAGES, Stage, pending_transfer, queue_load
-from .tree_view import free_device_slots, free_host_slots
+from .scenario import TOMBSTONE, Scenario
+from .transfer_phases import PHASES, Phase
 
 WHOLE, BRANCH = (1, 2, 3), (1, 2, 8)
 
@@ -39,96 +21,98 @@ WHOLE, BRANCH = (1, 2, 3), (1, 2, 8)
 # FLOW-7: each backup, load, request and reset leaves nothing, whether it succeeds or fails.
 
 
-Outcome = Callable[[Driver, TransferKind], None]
+Outcome = Callable[[Scenario, TransferKind], None]
 
 
-def succeeds(driver: Driver, kind: TransferKind) -> None:
+def succeeds(driver: Scenario, kind: TransferKind) -> None:
     """The transfer completes."""
     driver.step()
-    driver.complete(pending_transfer(driver, kind).ticket)
+    driver.complete(driver.pending_transfer(kind).ticket)
     driver.step()
 
 
-def fails(driver: Driver, kind: TransferKind) -> None:
+def fails(driver: Scenario, kind: TransferKind) -> None:
     """The transfer fails in its first part."""
     driver.step()
-    driver.fail(pending_transfer(driver, kind).ticket, parts_done=0)
+    driver.fail(driver.pending_transfer(kind).ticket, parts_done=0)
     driver.step()
 
 
 OUTCOMES = pytest.mark.parametrize("outcome", [succeeds, fails], ids=lambda outcome: outcome.__name__)
-ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["claimed", "abandoned"])
+ENDS = pytest.mark.parametrize("end", [Scenario.claim, Scenario.abandon], ids=["claimed", "abandoned"])
 
 
 @clause("FLOW-7", write_policies=[WritePolicy.WRITE_THROUGH])
 @OUTCOMES
-def test_a_backup_leaves_nothing_held(driver: Driver, outcome: Outcome) -> None:
-    put(driver, WHOLE)
-    put(driver, BRANCH)
+def test_a_backup_leaves_nothing_held(driver: Scenario, outcome: Outcome) -> None:
+    driver.put_pages(WHOLE)
+    driver.put_pages(BRANCH)
     outcome(driver, TransferKind.BACKUP)
-    require_idle(driver, f"a backup {outcome.__name__}")
-    require_all_evictable(driver, f"a backup {outcome.__name__}")
+    driver.require_idle(f"a backup {outcome.__name__}")
+    driver.require_all_evictable(f"a backup {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-4")
 @OUTCOMES
 @ENDS
 def test_a_claimed_or_abandoned_load_leaves_nothing_held(
-    driver: Driver, outcome: Outcome, end: Callable[..., object]
+    driver: Scenario, outcome: Outcome, end: Callable[..., object]
 ) -> None:
-    put_on_host(driver, WHOLE, BRANCH)
-    load = queue_load(driver, WHOLE)
+    driver.put_on_host(WHOLE, BRANCH)
+    load = driver.queue_load(WHOLE)
     outcome(driver, TransferKind.LOAD)
     end(driver, load.ticket)
-    require_idle(driver, f"a load {outcome.__name__}")
-    require_all_evictable(driver, f"a load {outcome.__name__}")
+    driver.require_idle(f"a load {outcome.__name__}")
+    driver.require_all_evictable(f"a load {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-4")
 @OUTCOMES
 @pytest.mark.parametrize("is_begun", [False, True], ids=["queued", "running"])
-def test_a_load_abandoned_before_its_end_leaves_nothing_held(driver: Driver, outcome: Outcome, is_begun: bool) -> None:
-    put_on_host(driver, WHOLE, BRANCH)
-    load = queue_load(driver, WHOLE)
+def test_a_load_abandoned_before_its_end_leaves_nothing_held(
+    driver: Scenario, outcome: Outcome, is_begun: bool
+) -> None:
+    driver.put_on_host(WHOLE, BRANCH)
+    load = driver.queue_load(WHOLE)
     if is_begun:
         driver.step()
     driver.abandon(load.ticket)
     outcome(driver, TransferKind.LOAD)
-    require_idle(driver, f"an abandoned load {outcome.__name__}")
-    require_all_evictable(driver, f"an abandoned load {outcome.__name__}")
+    driver.require_idle(f"an abandoned load {outcome.__name__}")
+    driver.require_all_evictable(f"an abandoned load {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-5", page_sizes=[16])
 @OUTCOMES
-@STAGES
+@PHASES
 @ENDS
 def test_a_load_whose_nodes_were_split_and_recomputed_leaves_nothing_held(
-    driver: Driver, stage: Stage, outcome: Outcome, end: Callable[..., object]
+    driver: Scenario, phase: Phase, outcome: Outcome, end: Callable[..., object]
 ) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    driver.match(key_of(driver, BRANCH), chunked=True)
-    insert_fresh(driver, BRANCH)
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    driver.match(driver.key_of(BRANCH), chunked=True)
+    driver.insert_fresh(BRANCH)
     driver.step()
     for one in driver.pending(*TransferKind):
         if outcome is fails:
             driver.fail(one.ticket, parts_done=0)
     driver.drain()
     end(driver, load.ticket)
-    require_idle(driver, f"a load {outcome.__name__} whose node was cut")
-    require_all_evictable(driver, f"a load {outcome.__name__} whose node was cut")
+    driver.require_idle(f"a load {outcome.__name__} whose node was cut")
+    driver.require_all_evictable(f"a load {outcome.__name__} whose node was cut")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.REQUESTS])
-@STAGES
-def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    waiting = admit(driver, WHOLE, tail=1)
+@PHASES
+def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    waiting = driver.admit_pages(WHOLE, tail=1)
     assert waiting.loading, f"FLOW-10: {WHOLE} is on the host, got {waiting}"
-    stage(driver, TransferKind.LOAD)
+    phase(driver, TransferKind.LOAD)
     driver.abort(waiting.request)
-    require_all_evictable(driver, "a request that waited was aborted")
+    driver.require_all_evictable("a request that waited was aborted")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.REQUESTS])
@@ -136,10 +120,10 @@ def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Driver, st
 @pytest.mark.parametrize("is_resumed", [False, True], ids=["waiting", "resumed"])
 @pytest.mark.parametrize("is_aborted", [False, True], ids=["finished", "aborted"])
 def test_a_request_whose_load_has_ended_leaves_nothing_held(
-    driver: Driver, outcome: Outcome, is_resumed: bool, is_aborted: bool
+    driver: Scenario, outcome: Outcome, is_resumed: bool, is_aborted: bool
 ) -> None:
-    put_on_host(driver, WHOLE)
-    waiting = admit(driver, WHOLE, tail=1)
+    driver.put_on_host(WHOLE)
+    waiting = driver.admit_pages(WHOLE, tail=1)
     outcome(driver, TransferKind.LOAD)
     if is_resumed or not is_aborted:
         assert driver.resume(waiting.request) is not None, (
@@ -147,60 +131,60 @@ def test_a_request_whose_load_has_ended_leaves_nothing_held(
         )
     end = driver.abort if is_aborted else driver.finish
     end(waiting.request)
-    require_all_evictable(driver, f"the load of a request {outcome.__name__}")
+    driver.require_all_evictable(f"the load of a request {outcome.__name__}")
 
 
 @clause("FLOW-7", "EVICT-9")
-@STAGES
-def test_a_reset_during_a_load_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE, BRANCH)
-    queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    put(driver, [5])
+@PHASES
+def test_a_reset_during_a_load_leaves_nothing_held(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE, BRANCH)
+    driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    driver.put_pages([5])
     driver.reset()
-    require_idle(driver, "a reset")
-    require_all_free(driver, "a reset")
+    driver.require_idle("a reset")
+    driver.require_all_free("a reset")
 
 
 @clause("FLOW-7", "EVICT-9")
-def test_a_reset_frees_slots_that_are_kept_for_readers(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    queue_load(driver, WHOLE)
-    insert_fresh(driver, WHOLE)
+def test_a_reset_frees_slots_that_are_kept_for_readers(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    driver.queue_load(WHOLE)
+    driver.insert_fresh(WHOLE)
     driver.drain()
     driver.reset()
-    require_idle(driver, "a reset")
-    require_all_free(driver, "a reset")
+    driver.require_idle("a reset")
+    driver.require_all_free("a reset")
 
 
 @clause("FLOW-7", page_sizes=[16])
-def test_repeated_loads_take_no_slots(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    before = free_device_slots(driver), free_host_slots(driver)
+def test_repeated_loads_take_no_slots(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    before = driver.free_device_slots(), driver.free_host_slots()
     for number in range(6):
-        load = queue_load(driver, WHOLE)
+        load = driver.queue_load(WHOLE)
         outcome = fails if number % 2 else succeeds
         outcome(driver, TransferKind.LOAD)
         driver.claim(load.ticket)
-        evict_all(driver)
-        after = free_device_slots(driver), free_host_slots(driver)
+        driver.evict_all()
+        after = driver.free_device_slots(), driver.free_host_slots()
         assert after == before, f"FLOW-7: {number + 1} loads: expected {before} free slots, got {after}"
 
 
 @clause("FLOW-7", write_policies=WritePolicy)
 @pytest.mark.parametrize("seed", range(3))
-def test_many_operations_at_once_leave_nothing_held(driver: Driver, seed: int) -> None:
+def test_many_operations_at_once_leave_nothing_held(driver: Scenario, seed: int) -> None:
     rng = Random(seed)
     prompts = [WHOLE, BRANCH, (5, 6), (5, 7)]
-    put_on_host(driver, *prompts)
+    driver.put_on_host(*prompts)
     receipts, host_receipts = [], []
-    loads = [queue_load(driver, pages) for pages in rng.sample(prompts, 3)]
+    loads = [driver.queue_load(pages) for pages in rng.sample(prompts, 3)]
     driver.step()
     for pages in rng.sample(prompts, 2):
-        found = driver.match(key_of(driver, pages), chunked=True)
+        found = driver.match(driver.key_of(pages), chunked=True)
         host_receipts.append(driver.lock_host(found.best_match))
-        insert_fresh(driver, pages)
-        receipts.append(driver.lock(find(driver, pages)))
+        driver.insert_fresh(pages)
+        receipts.append(driver.lock(driver.find(pages)))
     driver.step()
     for one in driver.pending(*TransferKind):
         if rng.random() < 1 / 2:
@@ -213,74 +197,74 @@ def test_many_operations_at_once_leave_nothing_held(driver: Driver, seed: int) -
         driver.unlock(receipt)
     for receipt in host_receipts:
         driver.unlock_host(receipt)
-    require_idle(driver, f"all was released, seed {seed}")
-    require_all_evictable(driver, f"all was released, seed {seed}")
+    driver.require_idle(f"all was released, seed {seed}")
+    driver.require_all_evictable(f"all was released, seed {seed}")
 
 
 # FLOW-7: sequences of operations leave nothing.
 
 
-def loaded_and_claimed(driver: Driver) -> None:
+def loaded_and_claimed(driver: Scenario) -> None:
     """A load is claimed."""
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
     driver.drain()
     driver.claim(load.ticket)
 
 
-def loaded_twice(driver: Driver) -> None:
+def loaded_twice(driver: Scenario) -> None:
     """Two loads share pages; one is abandoned at once, the other when it has ended."""
-    put_on_host(driver, WHOLE[:2], WHOLE)
-    loads = [queue_load(driver, WHOLE[:2]), queue_load(driver, WHOLE)]
+    driver.put_on_host(WHOLE[:2], WHOLE)
+    loads = [driver.queue_load(WHOLE[:2]), driver.queue_load(WHOLE)]
     driver.abandon(loads[0].ticket)
     driver.drain()
     driver.abandon(loads[1].ticket)
 
 
-def computed_meanwhile(driver: Driver) -> None:
+def computed_meanwhile(driver: Scenario) -> None:
     """A prompt is computed while it is loaded."""
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    insert_fresh(driver, [*WHOLE, 4])
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    driver.insert_fresh([*WHOLE, 4])
     driver.drain()
     driver.claim(load.ticket)
 
 
-def locked_and_split(driver: Driver) -> None:
+def locked_and_split(driver: Scenario) -> None:
     """A node is locked on both tiers, and split."""
-    put_on_both(driver, WHOLE)
-    receipts = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
-    put(driver, [*WHOLE[:1], 9])
-    evict_all(driver)
-    evict_host(driver)
+    driver.put_on_both(WHOLE)
+    receipts = driver.lock_pages(WHOLE), driver.lock_host(driver.best_match(WHOLE))
+    driver.put_pages([*WHOLE[:1], 9])
+    driver.evict_all()
+    driver.evict_all_host()
     driver.unlock_host(receipts[1])
     driver.unlock(receipts[0])
 
 
-def pressed(driver: Driver) -> None:
+def pressed(driver: Scenario) -> None:
     """More is inserted than either tier can hold."""
     for number in range(12):
-        put(driver, [number, 50, 51, 52])
+        driver.put_pages([number, 50, 51, 52])
         driver.step()
 
 
-def round_and_round(driver: Driver) -> None:
+def round_and_round(driver: Scenario) -> None:
     """Prompts are evicted and loaded repeatedly, in reused slots of both tiers."""
     for number in range(8):
-        put(driver, [number, 50, 51])
+        driver.put_pages([number, 50, 51])
         driver.step()
-        evict_all(driver)
+        driver.evict_all()
         for old in (number, max(0, number - 2)):
-            driver.load(key_of(driver, [old, 50, 51]))
+            driver.load(driver.key_of([old, 50, 51]))
 
 
-def lost_in_part(driver: Driver) -> None:
+def lost_in_part(driver: Scenario) -> None:
     """Each component of an inner node is evicted from each tier, and loaded again."""
     for component in driver.config.components:
-        put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-        evict_inner(driver, component)
-        evict_host(driver, component)
-        driver.load(key_of(driver, TOMBSTONE))
+        driver.put_on_both(TOMBSTONE, driver.longer_prompt())
+        driver.evict_inner(component)
+        driver.evict_all_host(component)
+        driver.load(driver.key_of(TOMBSTONE))
 
 
 SEQUENCES = (
@@ -296,47 +280,47 @@ SEQUENCES = (
 
 @clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16], write_policies=WritePolicy)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda sequence: sequence.__name__)
-def test_a_sequence_of_operations_leaves_nothing_held(driver: Driver, sequence: Callable[[Driver], None]) -> None:
+def test_a_sequence_of_operations_leaves_nothing_held(driver: Scenario, sequence: Callable[[Scenario], None]) -> None:
     sequence(driver)
-    require_all_evictable(driver, sequence.__name__)
+    driver.require_all_evictable(sequence.__name__)
 
 
 @clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])
 @pytest.mark.parametrize("kind", list(TransferKind), ids=lambda kind: kind.value)
-def test_failed_transfers_leave_nothing_held(driver: Driver, kind: TransferKind) -> None:
+def test_failed_transfers_leave_nothing_held(driver: Scenario, kind: TransferKind) -> None:
     if kind is TransferKind.LOAD:
-        put_on_host(driver, WHOLE)
-        load = queue_load(driver, WHOLE)
+        driver.put_on_host(WHOLE)
+        load = driver.queue_load(WHOLE)
     for pages in ([8], [8, 9], [8, 9, 10]):
-        put(driver, pages)
-        put(driver, pages)
+        driver.put_pages(pages)
+        driver.put_pages(pages)
     driver.step()
     for one in driver.pending(*TransferKind):
         driver.fail(one.ticket, parts_done=0)
     driver.step()
     if kind is TransferKind.LOAD:
         driver.claim(load.ticket)
-    require_idle(driver, f"every {kind.value} failed")
-    require_all_evictable(driver, f"every {kind.value} failed")
+    driver.require_idle(f"every {kind.value} failed")
+    driver.require_all_evictable(f"every {kind.value} failed")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
-@STAGES
-def test_a_request_aborted_while_its_first_pages_are_loaded_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    admission = driver.admit(key_of(driver, [*WHOLE, 4]))
+@PHASES
+def test_a_request_aborted_while_its_first_pages_are_loaded_leaves_nothing_held(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    admission = driver.admit(driver.key_of([*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
     assert admission.loading, f"HOST-4: three of its pages are on the host, got {admission}"
-    stage(driver, TransferKind.LOAD)
+    phase(driver, TransferKind.LOAD)
     driver.abort(admission.request)
-    require_all_evictable(driver, f"aborted when the load was {stage.__name__}")
+    driver.require_all_evictable(f"aborted when the load was {phase.__name__}")
 
 
 @clause("FLOW-7", "FLOW-3", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
 @pytest.mark.parametrize("end", ["abort", "resume and finish"])
-def test_a_request_whose_load_failed_leaves_nothing_held(driver: Driver, end: str) -> None:
-    put_on_host(driver, WHOLE)
-    admission = driver.admit(key_of(driver, [*WHOLE, 4]))
+def test_a_request_whose_load_failed_leaves_nothing_held(driver: Scenario, end: str) -> None:
+    driver.put_on_host(WHOLE)
+    admission = driver.admit(driver.key_of([*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
     driver.step()
     for one in driver.pending(*TransferKind):
@@ -347,4 +331,4 @@ def test_a_request_whose_load_failed_leaves_nothing_held(driver: Driver, end: st
     else:
         assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended, and the request waits still"
         driver.finish(admission.request)
-    require_all_evictable(driver, f"a load failed, and the request ended by {end}")
+    driver.require_all_evictable(f"a load failed, and the request ended by {end}")

@@ -9,43 +9,11 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, LoadBack, Pool, TransferKind, TransferPhase
 
-from .checks import refused
 from .residency_cases import build_residency
-from .scenario import (
-    FULL,
-    MAMBA,
-    SWA,
-    TOMBSTONE,
-    best_match,
-    capacity_for,
-    drop_on_device,
-    evict_all,
-    evict_host,
-    has_policy,
-    host_variant,
-    insert_fresh,
-    key_of,
-    put,
-    put_on_both,
-    put_on_host,
-    tier_hits,
-    window_tokens,
-)
-from .transfers import (
-    STAGES,
-    Stage,
-    bytes_moved,
-    bytes_on_device,
-    bytes_on_host,
-    pending_transfer,
-    queue_load,
-    start_load,
-    transfer_views,
-)
-from .tree_view import device_slots, free_device_slots, host_slots
+from .scenario import FULL, MAMBA, SWA, TOMBSTONE, Scenario
+from .transfer_phases import PHASES, Phase
 
 SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)
 
@@ -53,33 +21,33 @@ SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)
 # FLOW-5: a handle of a node that changed since the match is resolved again, or refused.
 
 
-Change = Callable[[Driver], object]
+Change = Callable[[Scenario], object]
 
 
-def split(driver: Driver) -> None:
+def split(driver: Scenario) -> None:
     """The node is split into three."""
     for pages in (LONG[:1], LONG[:3]):
-        driver.match(key_of(driver, [*pages, 9]), chunked=True)
+        driver.match(driver.key_of([*pages, 9]), chunked=True)
 
 
-def grow(driver: Driver) -> None:
+def grow(driver: Scenario) -> None:
     """A longer prompt is cached, and evicted from the device."""
-    put(driver, [*LONG, 5])
+    driver.put_pages([*LONG, 5])
     driver.drain()
-    evict_all(driver)
+    driver.evict_all()
 
 
-def branch(driver: Driver) -> None:
+def branch(driver: Scenario) -> None:
     """A diverging prompt is cached, and evicted from the device."""
-    put(driver, [*LONG[:2], 9])
+    driver.put_pages([*LONG[:2], 9])
     driver.drain()
-    evict_all(driver)
+    driver.evict_all()
 
 
-def come_and_go(driver: Driver) -> None:
+def come_and_go(driver: Scenario) -> None:
     """The prompt is loaded, and evicted from the device again."""
-    driver.load(key_of(driver, LONG))
-    evict_all(driver)
+    driver.load(driver.key_of(LONG))
+    driver.evict_all()
 
 
 CHANGES = pytest.mark.parametrize("change", [split, grow, branch, come_and_go], ids=lambda change: change.__name__)
@@ -87,9 +55,9 @@ CHANGES = pytest.mark.parametrize("change", [split, grow, branch, come_and_go], 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
 @CHANGES
-def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Driver, change: Change) -> None:
-    put_on_host(driver, LONG)
-    key = key_of(driver, LONG)
+def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Scenario, change: Change) -> None:
+    driver.put_on_host(LONG)
+    key = driver.key_of(LONG)
     found = driver.match(key)
     change(driver)
     load = driver.load_back(key, found)
@@ -99,88 +67,88 @@ def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Driver, 
     tokens = len(LONG) * driver.config.page_size
     count = 0 if delivered is None else len(delivered)
     assert count == tokens, f"FLOW-5: {tokens} tokens were found, {count} were delivered after {change.__name__}"
-    assert tier_hits(driver, LONG) == (4, 0), (
-        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(LONG) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("FLOW-5", "FLOW-4", page_sizes=[16])
 @CHANGES
-@STAGES
+@PHASES
 def test_a_load_brings_the_whole_prompt_if_the_tree_changes_meanwhile(
-    driver: Driver, stage: Stage, change: Change
+    driver: Scenario, phase: Phase, change: Change
 ) -> None:
-    put_on_host(driver, LONG)
-    load = queue_load(driver, LONG)
-    stage(driver, TransferKind.LOAD)
+    driver.put_on_host(LONG)
+    load = driver.queue_load(LONG)
+    phase(driver, TransferKind.LOAD)
     change(driver)
     driver.drain()
     assert driver.claim(load.ticket) is not None, (
         f"FLOW-5: no transfer failed after {change.__name__}: expected the slots of the load, got None"
     )
-    assert tier_hits(driver, LONG) == (4, 0), (
-        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(LONG) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("FLOW-5", page_sizes=[16])
-def test_a_handle_of_a_node_that_left_both_tiers_is_refused(driver: Driver) -> None:
-    put_on_host(driver, LONG)
-    handle = driver.match(key_of(driver, LONG)).best_match
-    evict_host(driver)
+def test_a_handle_of_a_node_that_left_both_tiers_is_refused(driver: Scenario) -> None:
+    driver.put_on_host(LONG)
+    handle = driver.match(driver.key_of(LONG)).best_match
+    driver.evict_all_host()
     _require_refusals(driver, handle, "left both tiers")
-    put_on_host(driver, LONG)
+    driver.put_on_host(LONG)
     _require_refusals(driver, handle, "left both tiers, and was cached again")
 
 
 @clause("FLOW-5", "EVICT-9", page_sizes=[16])
-def test_a_handle_from_before_a_reset_is_refused(driver: Driver) -> None:
-    put_on_host(driver, LONG)
-    handle = driver.match(key_of(driver, LONG)).best_match
+def test_a_handle_from_before_a_reset_is_refused(driver: Scenario) -> None:
+    driver.put_on_host(LONG)
+    handle = driver.match(driver.key_of(LONG)).best_match
     driver.reset()
     _require_refusals(driver, handle, "was removed by a reset")
-    put_on_host(driver, LONG)
+    driver.put_on_host(LONG)
     _require_refusals(driver, handle, "was removed by a reset, and was cached again")
 
 
 @clause("FLOW-5", "HOST-5", page_sizes=[16])
-def test_pages_computed_since_the_match_are_not_loaded(driver: Driver) -> None:
-    put_on_host(driver, LONG)
-    key = key_of(driver, LONG)
+def test_pages_computed_since_the_match_are_not_loaded(driver: Scenario) -> None:
+    driver.put_on_host(LONG)
+    key = driver.key_of(LONG)
     found = driver.match(key)
-    insert_fresh(driver, LONG)
-    there = device_slots(driver, FULL)
+    driver.insert_fresh(LONG)
+    there = driver.device_slots(FULL)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is None, f"FLOW-5: it is already on the device, and {load} was started"
-    assert not transfer_views(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
-    assert device_slots(driver, FULL) == there, f"FLOW-5: {there} became {device_slots(driver, FULL)}"
+    assert not driver.transfer_views(TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
+    assert driver.device_slots(FULL) == there, f"FLOW-5: {there} became {driver.device_slots(FULL)}"
 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
-def test_a_load_brings_what_left_the_device_since_the_match(driver: Driver) -> None:
-    put_on_both(driver, LONG[:2], LONG)
-    key, size = key_of(driver, LONG), driver.config.page_size
+def test_a_load_brings_what_left_the_device_since_the_match(driver: Scenario) -> None:
+    driver.put_on_both(LONG[:2], LONG)
+    key, size = driver.key_of(LONG), driver.config.page_size
     driver.evict(FULL, 1)
     found = driver.match(key)
     kept = len(found.device_indices) // size
-    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {tier_hits(driver, WHOLE)}"
-    evict_all(driver)
+    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {driver.tier_hits(WHOLE)}"
+    driver.evict_all()
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is not None, "FLOW-5: more left the device since the match, and all of it is on the host"
     assert len(load.indices) == 4 * size, f"FLOW-5: expected {4 * size} tokens, got {len(load.indices)}"
     driver.adapter.drain()
     driver.adapter.claim(load.ticket)
-    assert tier_hits(driver, LONG) == (4, 0), (
-        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(LONG) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
-def _require_refusals(driver: Driver, handle: Handle, what: str) -> None:
-    with refused(driver, "FLOW-5", f"a load of a node that {what}"):
+def _require_refusals(driver: Scenario, handle: Handle, what: str) -> None:
+    with driver.refused("FLOW-5", f"a load of a node that {what}"):
         driver.adapter.load_back(handle, quota=None)
-    with refused(driver, "FLOW-5", f"a host lock on a node that {what}"):
+    with driver.refused("FLOW-5", f"a host lock on a node that {what}"):
         driver.adapter.lock_host(handle)
-    with refused(driver, "FLOW-5", f"a lock on a node that {what}"):
+    with driver.refused("FLOW-5", f"a lock on a node that {what}"):
         driver.adapter.lock(handle)
 
 
@@ -191,154 +159,154 @@ WHOLE = (1, 2, 3)
 
 
 @clause("INS-3", "FLOW-1", "FLOW-5", page_sizes=[16])
-@STAGES
+@PHASES
 def test_an_insert_over_a_load_keeps_its_own_slots_and_readers_keep_the_loaded_ones(
-    driver: Driver, stage: Stage
+    driver: Scenario, phase: Phase
 ) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    own = insert_fresh(driver, WHOLE)
-    there = device_slots(driver, FULL)
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    own = driver.insert_fresh(WHOLE)
+    there = driver.device_slots(FULL)
     driver.drain()
     driver.read_ready_layers(load.ticket)
-    free = free_device_slots(driver)[FULL]
+    free = driver.free_device_slots()[FULL]
     delivered = driver.claim(load.ticket)
     assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == own.slots.tolist(), f"INS-3: the tree has {own.slots}, the load delivered {delivered}"
-    assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
-    given_back = free_device_slots(driver)[FULL] - free
+    assert driver.device_slots(FULL) == there, f"INS-3: the tree's slots {there} became {driver.device_slots(FULL)}"
+    given_back = driver.free_device_slots()[FULL] - free
     assert given_back == len(load.indices), f"FLOW-1: {len(load.indices)} slots were kept, {given_back} were given back"
 
 
 @clause("FLOW-10", "FLOW-3", "INS-3", page_sizes=[16])
-def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(driver: Driver) -> None:
+def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(driver: Scenario) -> None:
     """The caller may have read the promised slots, which did not get their bytes."""
-    put_on_host(driver, WHOLE)
-    load = start_load(driver, WHOLE)
-    insert_fresh(driver, WHOLE)
-    there = device_slots(driver, FULL)
-    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.put_on_host(WHOLE)
+    load = driver.start_load(WHOLE)
+    driver.insert_fresh(WHOLE)
+    there = driver.device_slots(FULL)
+    driver.fail(driver.pending_transfer(TransferKind.LOAD).ticket, parts_done=0)
     driver.step()
     phase = driver.load_phase(load.ticket)
     assert phase is TransferPhase.FAILED, f"FLOW-10: nothing came to the {len(load.indices)} slots, got {phase.value}"
     assert driver.claim(load.ticket) is None, "FLOW-10: a load that failed delivers nothing"
-    assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"INS-3: three pages were computed: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.device_slots(FULL) == there, f"INS-3: the tree's slots {there} became {driver.device_slots(FULL)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"INS-3: three pages were computed: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
-@STAGES
-def test_an_insert_over_the_first_pages_of_a_load_leaves_the_others_to_the_load(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    own = insert_fresh(driver, WHOLE[:2])
+@PHASES
+def test_an_insert_over_the_first_pages_of_a_load_leaves_the_others_to_the_load(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    own = driver.insert_fresh(WHOLE[:2])
     driver.drain()
     delivered = driver.claim(load.ticket)
     size = driver.config.page_size
     assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     expected = [*own.slots.tolist(), *load.indices[2 * size :].tolist()]
     assert delivered.tolist() == expected, f"INS-3: two pages are the insert's, one the load's: {expected}, {delivered}"
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
-@STAGES
-def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    insert_fresh(driver, (*WHOLE, 4))
+@PHASES
+def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    driver.insert_fresh((*WHOLE, 4))
     driver.drain()
     driver.abandon(load.ticket)
-    assert tier_hits(driver, (*WHOLE, 4)) == (4, 0), (
-        f"INS-3: four pages were computed: expected (4, 0), got {tier_hits(driver, (*WHOLE, 4))}"
+    assert driver.tier_hits((*WHOLE, 4)) == (4, 0), (
+        f"INS-3: four pages were computed: expected (4, 0), got {driver.tier_hits((*WHOLE, 4))}"
     )
-    missing = device_slots(driver, FULL).keys() - host_slots(driver, FULL).keys()
-    if has_policy(driver, WritePolicy.WRITE_THROUGH):
+    missing = driver.device_slots(FULL).keys() - driver.host_slots(FULL).keys()
+    if driver.has_policy(WritePolicy.WRITE_THROUGH):
         assert not missing, f"FLOW-8: {missing} was used, and is not on the host"
 
 
-def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) -> None:
+def computed_while_it_is_loaded(driver: Scenario, phase: Phase, component: str) -> None:
     """A component is loaded alone, and an insert brings it as well."""
-    drop_on_device(driver, component)
-    load = queue_load(driver, TOMBSTONE)
-    stage(driver, TransferKind.LOAD)
-    insert_fresh(driver, TOMBSTONE)
+    driver.drop_on_device(component)
+    load = driver.queue_load(TOMBSTONE)
+    phase(driver, TransferKind.LOAD)
+    driver.insert_fresh(TOMBSTONE)
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
-        f"INS-4: it was computed and loaded: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    assert driver.tier_hits(TOMBSTONE) == (2, 0), (
+        f"INS-4: it was computed and loaded: expected (2, 0), got {driver.tier_hits(TOMBSTONE)}"
     )
-    held_slots = {name: sum(map(len, device_slots(driver, name).values())) for name in driver.config.components}
-    free = free_device_slots(driver)
+    held_slots = {name: sum(map(len, driver.device_slots(name).values())) for name in driver.config.components}
+    free = driver.free_device_slots()
     expected = {name: tokens - held_slots[name] for name, tokens in driver.config.capacity_tokens.items()}
     assert free == expected, f"FLOW-6: one of the two is free again: {expected}, got {free}"
 
 
 @clause("INS-4", "FLOW-6", components=(SWA,), page_sizes=[16])
-@STAGES
-def test_swa_data_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
-    computed_while_it_is_loaded(driver, stage, SWA)
+@PHASES
+def test_swa_data_that_is_computed_while_it_is_loaded_is_cached_once(driver: Scenario, phase: Phase) -> None:
+    computed_while_it_is_loaded(driver, phase, SWA)
 
 
 @clause("INS-3", "FLOW-6", components=(MAMBA,), page_sizes=[16])
-@STAGES
-def test_a_state_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
-    computed_while_it_is_loaded(driver, stage, MAMBA)
+@PHASES
+def test_a_state_that_is_computed_while_it_is_loaded_is_cached_once(driver: Scenario, phase: Phase) -> None:
+    computed_while_it_is_loaded(driver, phase, MAMBA)
 
 
 @clause("FLOW-10", "FLOW-5", components=(SWA,), page_sizes=[16])
-@STAGES
-def test_a_load_brings_the_window_that_an_insert_over_it_lacked(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    insert_fresh(driver, WHOLE, passed=3)
+@PHASES
+def test_a_load_brings_the_window_that_an_insert_over_it_lacked(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    driver.insert_fresh(WHOLE, passed=3)
     claim_all_of_it(driver, load)
 
 
 @clause("FLOW-10", "FLOW-5", components=(MAMBA,), page_sizes=[16])
-@STAGES
-def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
-    insert_fresh(driver, WHOLE, with_state=False)
+@PHASES
+def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
+    driver.insert_fresh(WHOLE, with_state=False)
     claim_all_of_it(driver, load)
 
 
 @clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-@STAGES
-def test_a_backup_under_way_is_not_queued_again(driver: Driver, stage: Stage) -> None:
-    put(driver, WHOLE)
-    expected = len(transfer_views(driver, TransferKind.BACKUP))
-    stage(driver, TransferKind.BACKUP)
-    insert_fresh(driver, WHOLE)
-    driver.match(key_of(driver, WHOLE))
+@PHASES
+def test_a_backup_under_way_is_not_queued_again(driver: Scenario, phase: Phase) -> None:
+    driver.put_pages(WHOLE)
+    expected = len(driver.transfer_views(TransferKind.BACKUP))
+    phase(driver, TransferKind.BACKUP)
+    driver.insert_fresh(WHOLE)
+    driver.match(driver.key_of(WHOLE))
     driver.step()
-    found = len(transfer_views(driver, TransferKind.BACKUP))
+    found = len(driver.transfer_views(TransferKind.BACKUP))
     assert found <= expected, f"FLOW-6: {expected} backups are under way, and the same prompt made them {found}"
     driver.drain()
     missing = {
-        name for name in driver.config.components if device_slots(driver, name).keys() - host_slots(driver, name).keys()
+        name for name in driver.config.components if driver.device_slots(name).keys() - driver.host_slots(name).keys()
     }
     assert not missing, f"HOST-1: {missing} of {WHOLE} is not on the host"
-    copied, there = bytes_moved(driver, TransferKind.BACKUP), bytes_on_host(driver)
+    copied, there = driver.bytes_moved(TransferKind.BACKUP), driver.bytes_on_host()
     assert copied == there, f"FLOW-6: {there} bytes are on the host, and {copied} were copied there"
 
 
-def claim_all_of_it(driver: Driver, load: LoadBack) -> None:
+def claim_all_of_it(driver: Scenario, load: LoadBack) -> None:
     """Drain, and claim a load of the whole prompt."""
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing let the load fail"
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
@@ -351,10 +319,10 @@ PAIRS = pytest.mark.parametrize(
 )
 
 
-def require_nothing_twice(driver: Driver) -> None:
+def require_nothing_twice(driver: Scenario) -> None:
     """No slot is in two loads, neither as a source on the host nor as a target on the device."""
     for component in driver.config.components:
-        loads = [one for one in transfer_views(driver, TransferKind.LOAD) if component in one.host]
+        loads = [one for one in driver.transfer_views(TransferKind.LOAD) if component in one.host]
         for tier in ("device", "host"):
             slots = [slot for one in loads for slot in getattr(one, tier)[component].tolist()]
             assert len(slots) == len(set(slots)), (
@@ -362,25 +330,25 @@ def require_nothing_twice(driver: Driver) -> None:
             )
 
 
-def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
+def require_delivery(driver: Scenario, pages: Sequence[int]) -> None:
     """A prompt is on the device in full, with its state."""
-    assert tier_hits(driver, pages) == (len(pages), 0), (
-        f"FLOW-6: {pages} was loaded: expected {(len(pages), 0)}, got {tier_hits(driver, pages)}"
+    assert driver.tier_hits(pages) == (len(pages), 0), (
+        f"FLOW-6: {pages} was loaded: expected {(len(pages), 0)}, got {driver.tier_hits(pages)}"
     )
-    driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
+    driver.verify_state(driver.key_of(pages), driver.match(driver.key_of(pages), chunked=True))
 
 
 @clause("FLOW-6", "HOST-4", needs=[Capability.COUNTERS], page_sizes=[16])
 @PAIRS
-@STAGES
+@PHASES
 def test_pages_that_two_loads_need_are_loaded_once(
-    driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
+    driver: Scenario, phase: Phase, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
-    put_on_host(driver, SHORT, LONG, BRANCH)
-    before = bytes_moved(driver, TransferKind.LOAD)
-    one = queue_load(driver, first)
-    stage(driver, TransferKind.LOAD)
-    other = queue_load(driver, second)
+    driver.put_on_host(SHORT, LONG, BRANCH)
+    before = driver.bytes_moved(TransferKind.LOAD)
+    one = driver.queue_load(first)
+    phase(driver, TransferKind.LOAD)
+    other = driver.queue_load(second)
     require_nothing_twice(driver)
     shared = min(len(one.indices), len(other.indices), len(SHORT) * driver.config.page_size)
     heads = one.indices[:shared].tolist(), other.indices[:shared].tolist()
@@ -392,21 +360,21 @@ def test_pages_that_two_loads_need_are_loaded_once(
         assert delivered.tolist() == load.indices.tolist(), f"FLOW-6: {load.indices} asked, {delivered} delivered"
     require_delivery(driver, first)
     require_delivery(driver, second)
-    counted, there = bytes_moved(driver, TransferKind.LOAD) - before, bytes_on_device(driver)
+    counted, there = driver.bytes_moved(TransferKind.LOAD) - before, driver.bytes_on_device()
     assert counted == there, f"FLOW-6: {there} bytes are on the device, {counted} were loaded"
 
 
 @clause("FLOW-6", "HOST-5")
-@STAGES
-def test_a_load_that_shares_all_its_pages_needs_no_slots(driver: Driver, stage: Stage) -> None:
-    with host_variant(driver, capacity_tokens=capacity_for(driver.config, len(LONG), 1 + 1)) as tiny:
-        put_on_host(tiny, LONG)
-        one = queue_load(tiny, LONG)
-        stage(tiny, TransferKind.LOAD)
-        before = free_device_slots(tiny)
+@PHASES
+def test_a_load_that_shares_all_its_pages_needs_no_slots(driver: Scenario, phase: Phase) -> None:
+    with driver.host_variant(capacity_tokens=driver.capacity_for(len(LONG), 1 + 1)) as tiny:
+        tiny.put_on_host(LONG)
+        one = tiny.queue_load(LONG)
+        phase(tiny, TransferKind.LOAD)
+        before = tiny.free_device_slots()
         assert not before[FULL], f"HOST-4: the load takes all pages of the device, free are {before}"
-        other = queue_load(tiny, LONG)
-        after = free_device_slots(tiny)
+        other = tiny.queue_load(LONG)
+        after = tiny.free_device_slots()
         assert after == before, (
             f"FLOW-6: all pages are being loaded: expected a second load to leave {before} slots free, got {after}"
         )
@@ -418,21 +386,21 @@ def test_a_load_that_shares_all_its_pages_needs_no_slots(driver: Driver, stage: 
 
 @clause("FLOW-6", "FLOW-4", page_sizes=[16])
 @PAIRS
-@STAGES
+@PHASES
 def test_an_abandoned_load_continues_for_another_one(
-    driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
+    driver: Scenario, phase: Phase, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
-    put_on_host(driver, SHORT, LONG, BRANCH)
-    one = queue_load(driver, first)
-    stage(driver, TransferKind.LOAD)
-    other = queue_load(driver, second)
+    driver.put_on_host(SHORT, LONG, BRANCH)
+    one = driver.queue_load(first)
+    phase(driver, TransferKind.LOAD)
+    other = driver.queue_load(second)
     driver.abandon(one.ticket)
-    evict_all(driver)
+    driver.evict_all()
     driver.drain()
     assert driver.load_phase(other.ticket) is TransferPhase.DONE, (
         "FLOW-6: another load needs the pages: expected it to be done"
     )
-    evict_all(driver)
+    driver.evict_all()
     delivered = driver.claim(other.ticket)
     assert delivered is not None, "FLOW-6: the one who waits gets all"
     assert delivered.tolist() == other.indices.tolist(), f"FLOW-6: {other.indices} asked, {delivered} delivered"
@@ -440,28 +408,28 @@ def test_an_abandoned_load_continues_for_another_one(
 
 
 @clause("FLOW-6", "FLOW-7")
-@STAGES
-def test_a_load_that_all_have_abandoned_completes_and_can_be_evicted(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, SHORT, LONG)
-    loads = [queue_load(driver, LONG)]
-    stage(driver, TransferKind.LOAD)
-    loads.append(queue_load(driver, SHORT))
+@PHASES
+def test_a_load_that_all_have_abandoned_completes_and_can_be_evicted(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(SHORT, LONG)
+    loads = [driver.queue_load(LONG)]
+    phase(driver, TransferKind.LOAD)
+    loads.append(driver.queue_load(SHORT))
     for load in loads:
         driver.abandon(load.ticket)
     driver.drain()
     require_delivery(driver, LONG)
-    evict_all(driver)
-    assert not device_slots(driver, FULL), (
+    driver.evict_all()
+    assert not driver.device_slots(FULL), (
         "FLOW-7: all loads were abandoned: expected an empty device after eviction, got "
-        f"{device_slots(driver, FULL).keys()}"
+        f"{driver.device_slots(FULL).keys()}"
     )
 
 
 @clause("FLOW-6", "FLOW-3", "HOST-6")
-def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached(driver: Driver) -> None:
-    put_on_host(driver, SHORT, LONG)
-    one = start_load(driver, SHORT)
-    other = start_load(driver, LONG)
+def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached(driver: Scenario) -> None:
+    driver.put_on_host(SHORT, LONG)
+    one = driver.start_load(SHORT)
+    other = driver.start_load(LONG)
     first, second = driver.pending()
     driver.complete(second.ticket)
     driver.step()
@@ -471,16 +439,16 @@ def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached
     driver.step()
     delivered = [driver.claim(load.ticket) is not None for load in (one, other)]
     assert not any(delivered), f"FLOW-6: what both need failed, yet {delivered} was delivered"
-    there = device_slots(driver, FULL).keys()
+    there = driver.device_slots(FULL).keys()
     assert not there, f"FLOW-3: the beginning did not arrive, and {there} is on the device"
     _require_no_layer_of_a_failed_beginning(driver)
-    driver.load(key_of(driver, LONG))
+    driver.load(driver.key_of(LONG))
     require_delivery(driver, LONG)
 
 
-def _require_no_layer_of_a_failed_beginning(driver: Driver) -> None:
+def _require_no_layer_of_a_failed_beginning(driver: Scenario) -> None:
     """Load again. The beginning fails while the rest, of which the first layer has arrived, is under way."""
-    one, other = start_load(driver, SHORT), start_load(driver, LONG)
+    one, other = driver.start_load(SHORT), driver.start_load(LONG)
     first, second = driver.pending()
     driver.fail(first.ticket, parts_done=0)
     driver.step()
@@ -493,14 +461,14 @@ def _require_no_layer_of_a_failed_beginning(driver: Driver) -> None:
 
 
 @clause("FLOW-6", "FLOW-2")
-def test_a_part_that_ends_before_the_part_above_it_is_delivered_after_it(driver: Driver) -> None:
-    put_on_host(driver, SHORT, LONG)
-    loads = [start_load(driver, pages) for pages in (SHORT, LONG)]
+def test_a_part_that_ends_before_the_part_above_it_is_delivered_after_it(driver: Scenario) -> None:
+    driver.put_on_host(SHORT, LONG)
+    loads = [driver.start_load(pages) for pages in (SHORT, LONG)]
     first, second = driver.pending()
     driver.complete(second.ticket)
     driver.step()
-    assert not device_slots(driver, FULL), (
-        f"FLOW-2: the beginning is under way, and {device_slots(driver, FULL).keys()} is there"
+    assert not driver.device_slots(FULL), (
+        f"FLOW-2: the beginning is under way, and {driver.device_slots(FULL).keys()} is there"
     )
     driver.complete(first.ticket)
     driver.step()
@@ -510,11 +478,11 @@ def test_a_part_that_ends_before_the_part_above_it_is_delivered_after_it(driver:
 
 
 @clause("FLOW-6", "FLOW-3", components=(SWA,), write_policies=[WritePolicy.WRITE_THROUGH])
-def test_if_shared_swa_data_fails_both_loads_fail(driver: Driver) -> None:
+def test_if_shared_swa_data_fails_both_loads_fail(driver: Scenario) -> None:
     others = "H" * (len(driver.config.components) - 1)
-    with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
+    with driver.host_variant(sliding_window_size=driver.window_tokens(2)) as two_tiers:
         build_residency(two_tiers, ("BBB"[: 1 + len(others)], "B" + others, "B" + others))
-        loads = [start_load(two_tiers, pages) for pages in ((1, 2), (1, 2, 3))]
+        loads = [two_tiers.start_load(pages) for pages in ((1, 2), (1, 2, 3))]
         require_nothing_twice(two_tiers)
         first, second = two_tiers.pending()
         two_tiers.fail(first.ticket, parts_done=0)
@@ -522,33 +490,33 @@ def test_if_shared_swa_data_fails_both_loads_fail(driver: Driver) -> None:
         two_tiers.step()
         delivered = [two_tiers.claim(load.ticket) is not None for load in loads]
         assert not any(delivered), f"FLOW-6: the window of both lacks page 2, yet {delivered} was delivered"
-        two_tiers.load(key_of(two_tiers, (1, 2, 3)))
+        two_tiers.load(two_tiers.key_of((1, 2, 3)))
         require_delivery(two_tiers, (1, 2, 3))
 
 
 @clause("FLOW-6", "FLOW-3")
-def test_if_the_part_of_one_load_fails_the_other_load_is_done(driver: Driver) -> None:
-    put_on_host(driver, SHORT, LONG)
-    one = start_load(driver, SHORT)
-    other = start_load(driver, LONG)
+def test_if_the_part_of_one_load_fails_the_other_load_is_done(driver: Scenario) -> None:
+    driver.put_on_host(SHORT, LONG)
+    one = driver.start_load(SHORT)
+    other = driver.start_load(LONG)
     first, second = driver.pending()
     driver.fail(second.ticket, parts_done=0)
     driver.complete(first.ticket)
     driver.step()
     assert driver.claim(other.ticket) is None, "FLOW-3: its own part did not come"
-    evict_all(driver)
+    driver.evict_all()
     assert driver.claim(one.ticket) is not None, "FLOW-6: all that it needs came"
-    assert tier_hits(driver, LONG) == (2, 2), (
-        f"FLOW-3: two pages came and two did not: expected (2, 2), got {tier_hits(driver, LONG)}"
+    assert driver.tier_hits(LONG) == (2, 2), (
+        f"FLOW-3: two pages came and two did not: expected (2, 2), got {driver.tier_hits(LONG)}"
     )
-    driver.load(key_of(driver, LONG))
+    driver.load(driver.key_of(LONG))
     require_delivery(driver, LONG)
 
 
 @clause("FLOW-6")
-def test_loaded_pages_are_not_loaded_again(driver: Driver) -> None:
-    put_on_host(driver, LONG)
-    load, key = queue_load(driver, LONG), key_of(driver, LONG)
+def test_loaded_pages_are_not_loaded_again(driver: Scenario) -> None:
+    driver.put_on_host(LONG)
+    load, key = driver.queue_load(LONG), driver.key_of(LONG)
     driver.drain()
     again = [driver.load_back(key, driver.match(key, chunked=True))]
     driver.claim(load.ticket)
@@ -557,20 +525,20 @@ def test_loaded_pages_are_not_loaded_again(driver: Driver) -> None:
 
 
 @clause("FLOW-6", "FLOW-7", "INS-3")
-@STAGES
-def test_slots_that_two_loads_share_are_kept_until_both_are_claimed(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, LONG)
-    loads = [queue_load(driver, LONG)]
-    stage(driver, TransferKind.LOAD)
-    loads.append(queue_load(driver, LONG))
-    insert_fresh(driver, LONG)
+@PHASES
+def test_slots_that_two_loads_share_are_kept_until_both_are_claimed(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(LONG)
+    loads = [driver.queue_load(LONG)]
+    phase(driver, TransferKind.LOAD)
+    loads.append(driver.queue_load(LONG))
+    driver.insert_fresh(LONG)
     driver.drain()
-    free = [free_device_slots(driver)[FULL]]
-    receipt = driver.lock(best_match(driver, LONG))
+    free = [driver.free_device_slots()[FULL]]
+    receipt = driver.lock(driver.best_match(LONG))
     for load in loads:
         driver.read_ready_layers(load.ticket)
         assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
-        free.append(free_device_slots(driver)[FULL])
+        free.append(driver.free_device_slots()[FULL])
     driver.unlock(receipt)
     gained = [count - free[0] for count in free]
     expected = [0, 0, len(loads[0].indices)]

@@ -10,32 +10,13 @@ from hicache.config import WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.scripted import ScriptedStorage
 from hicache.types import Pool, StorageKind
 
-from .scenario import key_of, put, put_and_back_up, put_on_host, tier_hits
-from .storage_scenes import (
-    OTHER,
-    PAIR,
-    PREFETCH_STAGES,
-    PROMPT,
-    PrefetchStage,
-    begin_prefetch,
-    complete_job,
-    in_storage,
-    pending_job,
-    prefetch,
-    prefetched_pages,
-    put_in_storage,
-    put_in_storage_alone,
-    shows_marks,
-    storage_variant,
-    store,
-    stored_components,
-)
+from .scenario import Scenario
+from .stored_prompts import OTHER, PAIR, PREFETCH_PHASES, PROMPT, PrefetchPhase
 
-Operation = Callable[[Driver], bool]
+Operation = Callable[[Scenario], bool]
 
 
 class UnregistrableStorage(ScriptedStorage):
@@ -45,12 +26,12 @@ class UnregistrableStorage(ScriptedStorage):
         raise OSError(f"{len(regions)} regions cannot be registered")
 
 
-def detach(driver: Driver) -> bool:
+def detach(driver: Scenario) -> bool:
     """Detach the backend."""
     return driver.detach_storage()
 
 
-def clear(driver: Driver) -> bool:
+def clear(driver: Scenario) -> bool:
     """Clear the cache's objects."""
     return driver.clear_storage()
 
@@ -60,74 +41,74 @@ STEPPED = [Capability.STEPPED_STORAGE]
 
 
 @OPERATIONS
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
 def test_an_operator_is_refused_while_a_prefetch_is_open(
-    driver: Driver, stage: PrefetchStage, operation: Operation
+    driver: Scenario, phase: PrefetchPhase, operation: Operation
 ) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
-    stage(driver)
-    assert not operation(driver), f"FLOW-12: a prefetch is {stage.__name__}: expected a refusal, but it was done"
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
+    phase(driver)
+    assert not operation(driver), f"FLOW-12: a prefetch is {phase.__name__}: expected a refusal, but it was done"
     driver.drain()
-    assert prefetched_pages(driver, ticket) == len(PROMPT), "FLOW-12: expected the prefetch to bring all pages"
+    assert driver.prefetched_pages(ticket) == len(PROMPT), "FLOW-12: expected the prefetch to bring all pages"
     assert operation(driver), "FLOW-12: nothing is under way any more"
 
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
 def test_an_operator_is_refused_while_storage_writes_for_an_aborted_prefetch(
-    driver: Driver, operation: Operation
+    driver: Scenario, operation: Operation
 ) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
-    complete_job(driver, StorageKind.QUERY)
+    driver.complete_job(StorageKind.QUERY)
     driver.abort_prefetch(ticket)
     assert not operation(driver), (
         "FLOW-12: storage is still writing to host memory, expected a refusal, but it was done"
     )
-    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
     driver.step()
     assert operation(driver), "FLOW-12: the batch has ended"
 
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Driver, operation: Operation) -> None:
-    put(driver, PAIR)
+def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Scenario, operation: Operation) -> None:
+    driver.put_pages(PAIR)
     driver.step()
     driver.complete_all()
-    pending_job(driver, StorageKind.STORE)
+    driver.pending_job(StorageKind.STORE)
     assert not operation(driver), "FLOW-12: a node is being stored: expected a refusal, but it was done"
-    complete_job(driver, StorageKind.STORE)
+    driver.complete_job(StorageKind.STORE)
     assert operation(driver), "FLOW-12: storage has taken it"
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
-    put_in_storage(driver, PROMPT)
+def test_without_a_backend_the_host_tier_still_works(driver: Scenario) -> None:
+    driver.put_in_storage(PROMPT)
     assert driver.detach_storage(), "FLOW-12: nothing is under way"
     assert not driver.detach_storage(), "FLOW-12: none is attached"
     assert not driver.clear_storage(), "FLOW-12: none is attached, and nothing can be removed"
-    before = len(store(driver).calls)
-    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: no backend is attached: expected None"
-    put_on_host(driver, OTHER)
-    assert tier_hits(driver, OTHER) == (0, len(OTHER)), (
-        f"FLOW-12: expected the host tier to work without a backend, got {tier_hits(driver, OTHER)}"
+    before = len(driver.store().calls)
+    assert driver.prefetch(driver.key_of(OTHER)) is None, "FETCH-1: no backend is attached: expected None"
+    driver.put_on_host(OTHER)
+    assert driver.tier_hits(OTHER) == (0, len(OTHER)), (
+        f"FLOW-12: expected the host tier to work without a backend, got {driver.tier_hits(OTHER)}"
     )
-    called = [call.verb for call in store(driver).calls[before:]]
+    called = [call.verb for call in driver.store().calls[before:]]
     assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
 
 
 @clause("FLOW-12", "FETCH-9", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_nothing_is_queued_for_a_detached_backend(driver: Driver) -> None:
-    store(driver).faults.raising = {"set"}
-    put_and_back_up(driver, PAIR)
-    store(driver).faults.raising = set()
-    driver.match(key_of(driver, PAIR))
+def test_nothing_is_queued_for_a_detached_backend(driver: Scenario) -> None:
+    driver.store().faults.raising = {"set"}
+    driver.put_and_back_up(PAIR)
+    driver.store().faults.raising = set()
+    driver.match(driver.key_of(PAIR))
     assert driver.detach_storage(), "FLOW-12: nothing is under way: expected the backend to be detached"
-    put(driver, OTHER)
+    driver.put_pages(OTHER)
     for _ in range(3):
         driver.step()
         driver.complete_all()
@@ -135,104 +116,104 @@ def test_nothing_is_queued_for_a_detached_backend(driver: Driver) -> None:
         assert not pending, f"FLOW-12: no backend is attached: expected no pending storage job, got {pending}"
     assert driver.attach_storage(), "FLOW-12: it was detached: expected it to be attached"
     for pages in (PAIR, OTHER):
-        put(driver, pages)
+        driver.put_pages(pages)
         driver.drain()
-        there = in_storage(driver, pages)
+        there = driver.in_storage(pages)
         assert all(there[Pool.KV]), f"FETCH-9: {pages} was used again: expected all of it in storage, got {there}"
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_a_reattached_backend_serves_prefetches(driver: Driver) -> None:
-    put_in_storage(driver, PROMPT)
+def test_a_reattached_backend_serves_prefetches(driver: Scenario) -> None:
+    driver.put_in_storage(PROMPT)
     assert not driver.attach_storage(), "FLOW-12: it is attached already"
     for _ in range(3):
         assert driver.detach_storage(), "FLOW-12: nothing is under way"
         assert driver.attach_storage(), "FLOW-12: it was detached"
-    put_in_storage(driver, OTHER)
+    driver.put_in_storage(OTHER)
     driver.reset()
     for pages in (PROMPT, OTHER):
-        came = prefetch(driver, pages)
+        came = driver.prefetch_pages(pages)
         assert came == len(pages), f"FLOW-12: {pages} is in storage, {came} pages came"
 
 
 @clause("FLOW-12", "FETCH-9", page_sizes=[16])
-def test_after_a_clear_used_nodes_are_stored_again(driver: Driver) -> None:
+def test_after_a_clear_used_nodes_are_stored_again(driver: Scenario) -> None:
     for forget in (clear, reattach_to_nothing):
-        put_in_storage(driver, PAIR)
+        driver.put_in_storage(PAIR)
         assert forget(driver), "FLOW-12: nothing is under way"
-        marks = stored_components(driver) if shows_marks(driver) else {}
+        marks = driver.stored_components() if driver.shows_marks() else {}
         assert not any(marks.values()), f"FLOW-12: storage is empty: expected no stored components, got {marks}"
-        put(driver, PAIR)
+        driver.put_pages(PAIR)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
-        assert all(in_storage(driver, PAIR)[Pool.KV]), f"FETCH-9: used again, got {in_storage(driver, PAIR)}"
+        assert all(driver.in_storage(PAIR)[Pool.KV]), f"FETCH-9: used again, got {driver.in_storage(PAIR)}"
 
 
 @clause("STORE-7", page_sizes=[16])
-def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Driver) -> None:
-    put_in_storage(driver, PROMPT)
-    with storage_variant(driver, storage={"model": "another"}) as other:
-        put_in_storage(other, PROMPT)
+def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Scenario) -> None:
+    driver.put_in_storage(PROMPT)
+    with driver.storage_variant(storage={"model": "another"}) as other:
+        other.put_in_storage(PROMPT)
         assert driver.clear_storage(), "FLOW-12: nothing is under way"
-        assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"STORE-7: left is {in_storage(driver, PROMPT)}"
+        assert not any(driver.in_storage(PROMPT)[Pool.KV]), f"STORE-7: left is {driver.in_storage(PROMPT)}"
         other.reset()
-        came = prefetch(other, PROMPT)
+        came = other.prefetch_pages(PROMPT)
         assert came == len(PROMPT), f"STORE-7: another model's objects are not this one's to remove, {came} pages came"
     driver.reset()
-    assert prefetch(driver, PROMPT) == 0, "STORE-7: its own are gone"
+    assert driver.prefetch_pages(PROMPT) == 0, "STORE-7: its own are gone"
 
 
 @clause("FLOW-12", "STORE-3", page_sizes=[16])
-def test_a_failed_clear_returns_false_and_changes_nothing(driver: Driver) -> None:
-    put_in_storage(driver, PROMPT)
-    store(driver).faults.raising = {"clear"}
+def test_a_failed_clear_returns_false_and_changes_nothing(driver: Scenario) -> None:
+    driver.put_in_storage(PROMPT)
+    driver.store().faults.raising = {"clear"}
     assert not driver.clear_storage(), "FLOW-12: the backend raises, and nothing was removed"
-    store(driver).faults.raising = set()
+    driver.store().faults.raising = set()
     driver.reset()
-    assert prefetch(driver, PROMPT) == len(PROMPT), "FLOW-12: all of it is in storage still"
+    assert driver.prefetch_pages(PROMPT) == len(PROMPT), "FLOW-12: all of it is in storage still"
     assert driver.clear_storage(), "FLOW-12: the backend does not raise any more"
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Driver) -> None:
+def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Scenario) -> None:
     for backend in ("no such backend", "no_such_module:Backend", "hicache.config:CacheConfig", "json:NoSuchClass"):
         name = backend.rpartition(":")[2]
         with (
             pytest.raises((ConfigurationError, ImportError), match=name),
-            storage_variant(driver, storage={"backend": backend}),
+            driver.storage_variant(storage={"backend": backend}),
         ):
             pass
 
 
 @clause("FLOW-12", "STORE-11", page_sizes=[16])
-def test_a_backend_that_cannot_register_memory_is_closed(driver: Driver) -> None:
+def test_a_backend_that_cannot_register_memory_is_closed(driver: Scenario) -> None:
     backend = f"{__name__}:{UnregistrableStorage.__name__}"
-    before = len(store(driver).calls)
-    with pytest.raises(OSError, match="cannot be registered"), storage_variant(driver, storage={"backend": backend}):
+    before = len(driver.store().calls)
+    with pytest.raises(OSError, match="cannot be registered"), driver.storage_variant(storage={"backend": backend}):
         pass
-    called = [call.verb for call in store(driver).calls[before:]]
+    called = [call.verb for call in driver.store().calls[before:]]
     assert called == ["close"], f"FLOW-12: the backend was not attached: expected it to be closed once, got {called}"
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_options_are_passed_to_the_backend_which_refuses_unknown_ones(driver: Driver) -> None:
+def test_options_are_passed_to_the_backend_which_refuses_unknown_ones(driver: Scenario) -> None:
     for options, wrong in (({"store": 7}, "store"), ({}, "store"), ({"store": "s", "colour": "red"}, "colour")):
-        with pytest.raises(ConfigurationError, match=wrong), storage_variant(driver, extra={"options": options}):
+        with pytest.raises(ConfigurationError, match=wrong), driver.storage_variant(extra={"options": options}):
             pass
 
 
 @clause("STORE-9", "STORE-16", page_sizes=[16])
-def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
-    moved = store(driver).moved_pieces
+def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    assert driver.prefetch_pages(PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    moved = driver.store().moved_pieces
     assert moved > 0, "the scenario moves pages"
-    strays = store(driver).stray_pieces
+    strays = driver.store().stray_pieces
     assert strays == 0, f"STORE-9: of {moved} pieces {strays} lay outside the memory that was registered"
 
 
-def reattach_to_nothing(driver: Driver) -> bool:
+def reattach_to_nothing(driver: Scenario) -> bool:
     """Detach the backend, empty the store, and attach the backend again."""
     is_detached = driver.detach_storage()
-    store(driver).empty()
+    driver.store().empty()
     return is_detached and driver.attach_storage()

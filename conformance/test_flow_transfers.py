@@ -5,45 +5,12 @@ from __future__ import annotations
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import TransferKind, TransferPhase
 
-from .checks import refused
-from .scenario import (
-    FULL,
-    MAMBA,
-    SWA,
-    TOMBSTONE,
-    admit,
-    allocate_all,
-    best_match,
-    capacity_for,
-    decode,
-    drop_on_device,
-    evict_all,
-    evict_host,
-    fill_device,
-    host_variant,
-    key_of,
-    lock,
-    put,
-    put_on_both,
-    put_on_host,
-    tier_hits,
-)
-from .transfers import (
-    STAGES,
-    Stage,
-    bytes_moved,
-    bytes_on_device,
-    bytes_on_host,
-    pending_transfer,
-    queue_load,
-    start_load,
-    transfer_views,
-)
-from .tree_view import Pages, device_slots, free_device_slots, host_slots, prefixes
+from .scenario import FULL, MAMBA, SWA, TOMBSTONE, Scenario, capacity_for
+from .snapshot_values import Pages, prefixes
+from .transfer_phases import PHASES, Phase
 
 WHOLE = (1, 2, 3)
 
@@ -51,44 +18,44 @@ WHOLE = (1, 2, 3)
 # FLOW-1: source and target slots of a transfer are not reused until it is acknowledged.
 
 
-def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
+def ends(driver: Scenario, kind: TransferKind) -> list[dict[str, list[int]]]:
     """The source and target slots of all transfers of a kind."""
-    found = [view for one in transfer_views(driver, kind) for view in (one.device, one.host)]
+    found = [view for one in driver.transfer_views(kind) for view in (one.device, one.host)]
     return [{component: slots.tolist() for component, slots in view.items()} for view in found]
 
 
 @clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
-@STAGES
-def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
-    put(driver, WHOLE)
-    stage(driver, TransferKind.BACKUP)
-    before, there = ends(driver, TransferKind.BACKUP), device_slots(driver, FULL)
-    evict_all(driver)
-    evict_host(driver)
-    mine = fill_device(driver, 100)
+@PHASES
+def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Scenario, phase: Phase) -> None:
+    driver.put_pages(WHOLE)
+    phase(driver, TransferKind.BACKUP)
+    before, there = ends(driver, TransferKind.BACKUP), driver.device_slots(FULL)
+    driver.evict_all()
+    driver.evict_all_host()
+    mine = driver.fill_device(100)
     assert ends(driver, TransferKind.BACKUP) == before, "FLOW-1: slots of a backup under way changed"
-    assert device_slots(driver, FULL) == there, (
-        f"FLOW-1: a backup reads {there}, the device has {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL) == there, (
+        f"FLOW-1: a backup reads {there}, the device has {driver.device_slots(FULL)}"
     )
     driver.free(mine)
     driver.drain()
-    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
+    assert driver.host_slots(FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
 
 
 @clause("FLOW-1", needs=[Capability.SIZES])
-@STAGES
-def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE, [8, 9])
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
+@PHASES
+def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE, [8, 9])
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
     before = ends(driver, TransferKind.LOAD)
-    mine = fill_device(driver, 100)
-    evict_host(driver)
+    mine = driver.fill_device(100)
+    driver.evict_all_host()
     assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
     assert not set(mine.tolist()) & set(load.indices.tolist()), (
         f"FLOW-1: expected an allocation without the slots of a load, got {mine}"
     )
-    left = host_slots(driver, FULL).keys()
+    left = driver.host_slots(FULL).keys()
     assert left == prefixes(*WHOLE), f"FLOW-1: {WHOLE} is being read on the host, and all else may go: {left}"
     driver.drain()
     driver.free(mine)
@@ -106,111 +73,111 @@ BACK = [WritePolicy.WRITE_BACK]
 
 
 @clause("FLOW-1", "EVICT-7", write_policies=BACK)
-def test_a_load_that_evicts_and_backs_up_keeps_its_own_source(driver: Driver) -> None:
+def test_a_load_that_evicts_and_backs_up_keeps_its_own_source(driver: Scenario) -> None:
     config = driver.config
-    with host_variant(
-        driver, capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 4, 2)}
+    with driver.host_variant(
+        capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 4, 2)}
     ) as tiny:
-        put_on_host(tiny, WANTED, OTHER)
+        tiny.put_on_host(WANTED, OTHER)
         for pages in NEWER:
-            put(tiny, pages)
-        load = start_load(tiny, WANTED)
+            tiny.put_pages(pages)
+        load = tiny.start_load(WANTED)
         tiny.drain()
         assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
-        found = {pages: tier_hits(tiny, pages) for pages in (WANTED, OTHER, *NEWER)}
+        found = {pages: tiny.tier_hits(pages) for pages in (WANTED, OTHER, *NEWER)}
         expected = {WANTED: (2, 0), OTHER: (0, 0), NEWER[0]: (0, 2), NEWER[1]: (2, 0)}
         assert found == expected, f"FLOW-1: the older prompt makes room, what is read stays: {expected}, got {found}"
 
 
 @clause("FLOW-1", "EVICT-7", "HOST-5", write_policies=BACK)
-def test_a_load_is_refused_when_only_its_own_source_could_make_room(driver: Driver) -> None:
+def test_a_load_is_refused_when_only_its_own_source_could_make_room(driver: Scenario) -> None:
     config = driver.config
-    with host_variant(
-        driver, capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 2, 1)}
+    with driver.host_variant(
+        capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 2, 1)}
     ) as tiny:
-        put_on_host(tiny, WANTED)
+        tiny.put_on_host(WANTED)
         for pages in NEWER:
-            put(tiny, pages)
-        key = key_of(tiny, WANTED)
+            tiny.put_pages(pages)
+        key = tiny.key_of(WANTED)
         assert tiny.load_back(key, tiny.match(key)) is None, "HOST-5: there is no room for the load on either tier"
-        found = {pages: tier_hits(tiny, pages) for pages in (WANTED, *NEWER)}
+        found = {pages: tiny.tier_hits(pages) for pages in (WANTED, *NEWER)}
         expected = {WANTED: (0, 2), NEWER[0]: (2, 0), NEWER[1]: (2, 0)}
         assert found == expected, f"EVICT-7: what cannot be backed up stays where it is: {expected}, got {found}"
 
 
 @clause("FLOW-1", "EVICT-7", write_policies=BACK)
-def test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots(driver: Driver) -> None:
+def test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots(driver: Scenario) -> None:
     config = driver.config
-    with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
+    with driver.host_variant(host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
         for pages in NEWER:
-            put(tiny, pages)
+            tiny.put_pages(pages)
         result = tiny.evict(FULL, config.capacity_tokens[FULL])
-        on_device = [pages for pages in NEWER if tier_hits(tiny, pages) == (2, 0)]
-        on_host = [pages for pages in NEWER if tier_hits(tiny, pages) == (0, 2)]
+        on_device = [pages for pages in NEWER if tiny.tier_hits(pages) == (2, 0)]
+        on_host = [pages for pages in NEWER if tiny.tier_hits(pages) == (0, 2)]
         assert len(on_host) == 1, f"EVICT-7: the host has room for one of {NEWER}, it has {on_host}"
         assert result.refused == len(on_device), f"EVICT-7: {on_device} stayed on the device, the result is {result}"
-        tiny.verify_state(key_of(tiny, on_host[0]), tiny.load(key_of(tiny, on_host[0])))
+        tiny.verify_state(tiny.key_of(on_host[0]), tiny.load(tiny.key_of(on_host[0])))
 
 
 @clause("FLOW-1", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_backup_does_not_evict_the_source_of_a_load(driver: Driver) -> None:
+def test_a_backup_does_not_evict_the_source_of_a_load(driver: Scenario) -> None:
     config = driver.config
-    with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
-        put_on_host(tiny, WANTED)
-        source = host_slots(tiny, FULL)
-        load = start_load(tiny, WANTED)
-        put(tiny, OTHER)
+    with driver.host_variant(host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
+        tiny.put_on_host(WANTED)
+        source = tiny.host_slots(FULL)
+        load = tiny.start_load(WANTED)
+        tiny.put_pages(OTHER)
         tiny.step()
-        assert host_slots(tiny, FULL) == source, f"FLOW-1: a load reads {source}, got {host_slots(tiny, FULL)}"
+        assert tiny.host_slots(FULL) == source, f"FLOW-1: a load reads {source}, got {tiny.host_slots(FULL)}"
         tiny.drain()
         assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
-        found = tier_hits(tiny, WANTED), tier_hits(tiny, OTHER)
+        found = tiny.tier_hits(WANTED), tiny.tier_hits(OTHER)
         assert found == ((2, 0), (2, 0)), f"HOST-2: a backup that is refused costs nothing on the device: {found}"
 
 
 @clause("FLOW-1", "FLOW-5", page_sizes=[16])
-def test_the_device_anchor_stays_while_the_rest_is_loaded(driver: Driver) -> None:
-    put_on_host(driver, WANTED[:1], WANTED)
-    driver.load(key_of(driver, WANTED[:1]))
-    anchor = device_slots(driver, FULL)
-    load = start_load(driver, WANTED)
-    evict_all(driver)
-    assert device_slots(driver, FULL) == anchor, (
-        f"FLOW-5: {anchor} anchors a load, the device has {device_slots(driver, FULL)}"
+def test_the_device_anchor_stays_while_the_rest_is_loaded(driver: Scenario) -> None:
+    driver.put_on_host(WANTED[:1], WANTED)
+    driver.load(driver.key_of(WANTED[:1]))
+    anchor = driver.device_slots(FULL)
+    load = driver.start_load(WANTED)
+    driver.evict_all()
+    assert driver.device_slots(FULL) == anchor, (
+        f"FLOW-5: {anchor} anchors a load, the device has {driver.device_slots(FULL)}"
     )
     driver.drain()
-    receipt = driver.lock(best_match(driver, WANTED))
+    receipt = driver.lock(driver.best_match(WANTED))
     driver.claim(load.ticket)
     driver.unlock(receipt)
-    evict_all(driver)
-    assert tier_hits(driver, WANTED) == (0, 2), (
-        f"FLOW-7: nothing holds it on the device any more: {tier_hits(driver, WANTED)}"
+    driver.evict_all()
+    assert driver.tier_hits(WANTED) == (0, 2), (
+        f"FLOW-7: nothing holds it on the device any more: {driver.tier_hits(WANTED)}"
     )
 
 
 @clause("FLOW-5", "EVICT-7", write_policies=BACK)
-def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Driver) -> None:
+def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Scenario) -> None:
     for pages in (WANTED[:1], WANTED):
-        put(driver, pages)
-    receipt = lock(driver, WANTED[:1])
-    evict_all(driver)
+        driver.put_pages(pages)
+    receipt = driver.lock_pages(WANTED[:1])
+    driver.evict_all()
     driver.unlock(receipt)
-    assert tier_hits(driver, WANTED) == (1, 1), (
-        f"EVICT-7: page 2 alone could go to the host: expected (1, 1), got {tier_hits(driver, WANTED)}"
+    assert driver.tier_hits(WANTED) == (1, 1), (
+        f"EVICT-7: page 2 alone could go to the host: expected (1, 1), got {driver.tier_hits(WANTED)}"
     )
-    load = start_load(driver, WANTED)
-    evict_all(driver)
-    assert tier_hits(driver, WANTED) == (1, 1), (
-        f"FLOW-5: page 1 anchors a load: expected (1, 1), got {tier_hits(driver, WANTED)}"
+    load = driver.start_load(WANTED)
+    driver.evict_all()
+    assert driver.tier_hits(WANTED) == (1, 1), (
+        f"FLOW-5: page 1 anchors a load: expected (1, 1), got {driver.tier_hits(WANTED)}"
     )
     driver.drain()
     driver.claim(load.ticket)
-    assert tier_hits(driver, WANTED) == (2, 0), (
-        f"FLOW-10: page 2 was loaded below page 1: expected (2, 0), got {tier_hits(driver, WANTED)}"
+    assert driver.tier_hits(WANTED) == (2, 0), (
+        f"FLOW-10: page 2 was loaded below page 1: expected (2, 0), got {driver.tier_hits(WANTED)}"
     )
-    evict_all(driver)
-    assert tier_hits(driver, WANTED) == (0, 2), (
-        f"FLOW-8: each page is on the host now: expected (0, 2), got {tier_hits(driver, WANTED)}"
+    driver.evict_all()
+    assert driver.tier_hits(WANTED) == (0, 2), (
+        f"FLOW-8: each page is on the host now: expected (0, 2), got {driver.tier_hits(WANTED)}"
     )
 
 
@@ -218,76 +185,76 @@ def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Driver) -> No
 
 
 @clause("FLOW-2", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
-    put(driver, WHOLE)
+def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(driver: Scenario) -> None:
+    driver.put_pages(WHOLE)
     driver.step()
-    backup = pending_transfer(driver, TransferKind.BACKUP)
+    backup = driver.pending_transfer(TransferKind.BACKUP)
     for layer in range(backup.units):
         driver.advance(backup.ticket)
         if layer + 1 < backup.units:
             driver.step()
-        copied = {name for name in driver.config.components if host_slots(driver, name)}
+        copied = {name for name in driver.config.components if driver.host_slots(name)}
         assert not copied, f"FLOW-2: {layer + 1} of {backup.units} layers moved, and {copied} is on the host"
     driver.step()
     for component in driver.config.components:
-        on_device, on_host = device_slots(driver, component).keys(), host_slots(driver, component).keys()
+        on_device, on_host = driver.device_slots(component).keys(), driver.host_slots(component).keys()
         assert on_host == on_device, f"FLOW-2: all of {component} arrived: {on_device}, the host has {on_host}"
 
 
 @clause("FLOW-2")
-def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    load = start_load(driver, WHOLE)
-    transfer = pending_transfer(driver, TransferKind.LOAD)
+def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.start_load(WHOLE)
+    transfer = driver.pending_transfer(TransferKind.LOAD)
     for layer in range(transfer.units):
         driver.advance(transfer.ticket)
         driver.read_ready_layers(load.ticket)
         if layer + 1 < transfer.units:
             driver.step()
-        found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
+        found = driver.tier_hits(WHOLE), driver.load_phase(load.ticket)
         assert found == ((0, 3), TransferPhase.RUNNING), f"FLOW-2: {layer + 1} layers of {transfer.units}: {found}"
     driver.step()
-    found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
+    found = driver.tier_hits(WHOLE), driver.load_phase(load.ticket)
     assert found == ((3, 0), TransferPhase.DONE), f"FLOW-2: all layers arrived and were taken over, got {found}"
     driver.claim(load.ticket)
 
 
 @clause("FLOW-4")
-def test_a_transfer_that_has_ended_does_not_end_again(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    load = start_load(driver, WHOLE)
-    ticket = pending_transfer(driver, TransferKind.LOAD).ticket
+def test_a_transfer_that_has_ended_does_not_end_again(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.start_load(WHOLE)
+    ticket = driver.pending_transfer(TransferKind.LOAD).ticket
     driver.complete(ticket)
     for when in ("it had ended", "it was taken over"):
-        with refused(driver, "FLOW-4", f"a second completion after {when}"):
+        with driver.refused("FLOW-4", f"a second completion after {when}"):
             driver.adapter.complete(ticket)
-        with refused(driver, "FLOW-4", f"one more layer after {when}"):
+        with driver.refused("FLOW-4", f"one more layer after {when}"):
             driver.adapter.advance(ticket)
-        with refused(driver, "FLOW-4", f"a failure after {when}"):
+        with driver.refused("FLOW-4", f"a failure after {when}"):
             driver.adapter.fail(ticket, 0)
         driver.step()
     driver.claim(load.ticket)
 
 
 @clause("FLOW-4")
-def test_a_load_is_claimed_or_abandoned_once(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_a_load_is_claimed_or_abandoned_once(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     for end in (driver.claim, driver.abandon):
-        load = start_load(driver, WHOLE)
-        with refused(driver, "FLOW-4", "a claim of a load that has not ended"):
+        load = driver.start_load(WHOLE)
+        with driver.refused("FLOW-4", "a claim of a load that has not ended"):
             driver.adapter.claim(load.ticket)
         driver.drain()
         end(load.ticket)
         for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
-            with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket after {end.__name__}"):
+            with driver.refused("FLOW-4", f"{verb.__name__} of a ticket after {end.__name__}"):
                 verb(load.ticket)
         driver.evict(FULL, driver.config.capacity_tokens[FULL])
 
 
 @clause("FLOW-4")
-def test_a_load_becomes_done_once_and_stays_done(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
+def test_a_load_becomes_done_once_and_stays_done(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
     assert driver.load_phase(load.ticket) is TransferPhase.QUEUED, "FLOW-4: a load begins with the next step"
     ended = []
     for act in (driver.step, driver.step, driver.complete_all, driver.step, driver.drain):
@@ -298,31 +265,31 @@ def test_a_load_becomes_done_once_and_stays_done(driver: Driver) -> None:
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_bytes_of_a_backup_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
-    put(driver, WHOLE)
-    counts = [bytes_moved(driver, TransferKind.BACKUP)]
+def test_bytes_of_a_backup_are_counted_once_when_it_is_taken_over(driver: Scenario) -> None:
+    driver.put_pages(WHOLE)
+    counts = [driver.bytes_moved(TransferKind.BACKUP)]
     driver.step()
-    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
-    counts.append(bytes_moved(driver, TransferKind.BACKUP))
+    driver.complete(driver.pending_transfer(TransferKind.BACKUP).ticket)
+    counts.append(driver.bytes_moved(TransferKind.BACKUP))
     for _ in range(3):
         driver.step()
-        counts.append(bytes_moved(driver, TransferKind.BACKUP))
-    expected = [0, 0] + 3 * [bytes_on_host(driver)]
+        counts.append(driver.bytes_moved(TransferKind.BACKUP))
+    expected = [0, 0] + 3 * [driver.bytes_on_host()]
     assert counts == expected, f"EVENT-2: bytes backed up over time: expected {expected}, got {counts}"
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS])
-def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    before = bytes_moved(driver, TransferKind.LOAD)
-    load = start_load(driver, WHOLE)
-    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
-    counts = [bytes_moved(driver, TransferKind.LOAD) - before]
+def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    before = driver.bytes_moved(TransferKind.LOAD)
+    load = driver.start_load(WHOLE)
+    driver.complete(driver.pending_transfer(TransferKind.LOAD).ticket)
+    counts = [driver.bytes_moved(TransferKind.LOAD) - before]
     for _ in range(3):
         driver.step()
-        counts.append(bytes_moved(driver, TransferKind.LOAD) - before)
+        counts.append(driver.bytes_moved(TransferKind.LOAD) - before)
     driver.claim(load.ticket)
-    expected = [0] + 3 * [bytes_on_device(driver)]
+    expected = [0] + 3 * [driver.bytes_on_device()]
     assert counts == expected, f"EVENT-2: bytes loaded over time: expected {expected}, got {counts}"
 
 
@@ -330,15 +297,15 @@ def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) 
 
 
 @clause("EVENT-3", components=(SWA, MAMBA), page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_metrics_equal_what_the_verbs_answered(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_metrics_equal_what_the_verbs_answered(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     before = driver.adapter.reported_metrics()
-    key = key_of(driver, [*WHOLE, WHOLE[-1] + 1])
+    key = driver.key_of([*WHOLE, WHOLE[-1] + 1])
     matches = [driver.match(key)]
-    load = start_load(driver, WHOLE)
+    load = driver.start_load(WHOLE)
     driver.drain()
     driver.claim(load.ticket)
-    loaded = bytes_on_device(driver)
+    loaded = driver.bytes_on_device()
     matches.append(driver.match(key))
     driver.match(key, chunked=True)
     found = [(len(one.device_indices), one.host_hit_length) for one in matches]
@@ -364,50 +331,50 @@ LINKS = [CHAIN[:count] for count in range(1, 5)]
 BEGINNINGS = [prefixes(*CHAIN[:count]) for count in range(5)]
 
 
-def put_links(driver: Driver) -> None:
+def put_links(driver: Scenario) -> None:
     """Cache each prefix of the chain, and start one backup of all of them."""
     for pages in LINKS:
-        put(driver, pages)
+        driver.put_pages(pages)
     driver.step()
 
 
 @clause("FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_failed_backup_leaves_the_parts_before_the_failure_on_the_host(driver: Driver) -> None:
+def test_a_failed_backup_leaves_the_parts_before_the_failure_on_the_host(driver: Scenario) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
         put_links(driver)
-        transfer, under_way = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
+        transfer, under_way = driver.pending_transfer(TransferKind.BACKUP), driver.transfer_views(TransferKind.BACKUP)
         driver.fail(transfer.ticket, parts_done=done)
         driver.step()
         came = sum(is_whole(driver, one) for one in under_way)
         assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the host"
-        below = host_slots(driver, FULL).keys()
+        below = driver.host_slots(FULL).keys()
         assert below in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {below}"
-        assert tier_hits(driver, CHAIN) == (4, 0), (
-            f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, CHAIN)}"
+        assert driver.tier_hits(CHAIN) == (4, 0), (
+            f"FLOW-3: a backup that fails costs nothing: {driver.tier_hits(CHAIN)}"
         )
         done, parts = done + 1, transfer.parts
     assert parts > 1, f"HOST-2: {LINKS} are several nodes, and were backed up in {parts} part"
 
 
 @clause("FLOW-3", page_sizes=[16])
-def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver: Driver) -> None:
+def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver: Scenario) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
-        put_on_host(driver, *LINKS)
-        load = start_load(driver, CHAIN)
-        transfer, under_way = pending_transfer(driver, TransferKind.LOAD), transfer_views(driver, TransferKind.LOAD)
+        driver.put_on_host(*LINKS)
+        load = driver.start_load(CHAIN)
+        transfer, under_way = driver.pending_transfer(TransferKind.LOAD), driver.transfer_views(TransferKind.LOAD)
         driver.fail(transfer.ticket, parts_done=done)
         driver.step()
         assert driver.claim(load.ticket) is None, f"FLOW-3: {done} of {transfer.parts} parts were done, all delivered"
         came = sum(is_whole(driver, one) for one in under_way)
         assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the device"
-        there = device_slots(driver, FULL).keys()
+        there = driver.device_slots(FULL).keys()
         assert there in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {there}"
-        assert host_slots(driver, FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
-        found = driver.load(key_of(driver, CHAIN))
+        assert driver.host_slots(FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
+        found = driver.load(driver.key_of(CHAIN))
         size = driver.config.page_size
         assert len(found.device_indices) == 4 * size, f"FLOW-4: another load brings the rest, got {found}"
         done, parts = done + 1, transfer.parts
@@ -415,75 +382,75 @@ def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver:
 
 
 @clause("FLOW-3", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_backup_below_a_failed_one_does_not_count(driver: Driver) -> None:
+def test_a_backup_below_a_failed_one_does_not_count(driver: Scenario) -> None:
     for pages in LINKS[:2]:
-        put(driver, pages)
+        driver.put_pages(pages)
         driver.step()
     parents, children = driver.pending(TransferKind.BACKUP)
     driver.complete(children.ticket)
     driver.fail(parents.ticket, parts_done=0)
     driver.step()
-    below = host_slots(driver, FULL)
+    below = driver.host_slots(FULL)
     assert not below, f"FLOW-3: the copy of 1 failed, and what arrived below it could not be reached: {below}"
-    assert tier_hits(driver, LINKS[1]) == (2, 0), (
-        f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, LINKS[1])}"
+    assert driver.tier_hits(LINKS[1]) == (2, 0), (
+        f"FLOW-3: a backup that fails costs nothing: {driver.tier_hits(LINKS[1])}"
     )
-    put(driver, LINKS[1])
+    driver.put_pages(LINKS[1])
     driver.drain()
-    below = host_slots(driver, FULL)
+    below = driver.host_slots(FULL)
     assert below.keys() == prefixes(*LINKS[1]), f"FLOW-4: both are copied with their next use, the host has {below}"
 
 
 @clause("FLOW-3", "FLOW-4", page_sizes=[16])
-def test_one_transfer_can_complete_one_load_and_fail_another(driver: Driver) -> None:
-    put_on_host(driver, [1, 2], [8, 9])
-    first, second = queue_load(driver, [1, 2]), queue_load(driver, [8, 9])
-    of_first = len(transfer_views(driver, TransferKind.LOAD)) // 2
+def test_one_transfer_can_complete_one_load_and_fail_another(driver: Scenario) -> None:
+    driver.put_on_host([1, 2], [8, 9])
+    first, second = driver.queue_load([1, 2]), driver.queue_load([8, 9])
+    of_first = len(driver.transfer_views(TransferKind.LOAD)) // 2
     driver.step()
-    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=of_first)
+    driver.fail(driver.pending_transfer(TransferKind.LOAD).ticket, parts_done=of_first)
     driver.step()
     phases = [driver.load_phase(load.ticket) for load in (first, second)]
     assert phases == [TransferPhase.DONE, TransferPhase.FAILED], f"FLOW-3: the first came whole, got {phases}"
     delivered = [driver.claim(load.ticket) for load in (first, second)]
     assert delivered[1] is None, f"FLOW-3: the second failed, and {delivered[1]} was delivered"
-    found = tier_hits(driver, [1, 2]), tier_hits(driver, [8, 9])
+    found = driver.tier_hits([1, 2]), driver.tier_hits([8, 9])
     assert found == ((2, 0), (0, 2)), f"FLOW-3: 1, 2 is on the device and 8, 9 on the host alone, got {found}"
 
 
-def alone_and_failed(driver: Driver, component: str) -> None:
+def alone_and_failed(driver: Scenario, component: str) -> None:
     """A failed load of one component alone leaves the cache as before, and another load succeeds."""
-    drop_on_device(driver, component)
-    before = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
-    load = start_load(driver, TOMBSTONE)
-    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.drop_on_device(component)
+    before = driver.free_device_slots(), driver.device_slots(FULL), driver.host_slots(component)
+    load = driver.start_load(TOMBSTONE)
+    driver.fail(driver.pending_transfer(TransferKind.LOAD).ticket, parts_done=0)
     driver.step()
     assert driver.claim(load.ticket) is None, f"FLOW-3: the {component} data did not come"
-    assert TOMBSTONE not in device_slots(driver, component), f"FLOW-3: {component} did not come, and is on the device"
-    after = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
+    assert TOMBSTONE not in driver.device_slots(component), f"FLOW-3: {component} did not come, and is on the device"
+    after = driver.free_device_slots(), driver.device_slots(FULL), driver.host_slots(component)
     assert after == before, f"FLOW-3: a load of {component} that fails leaves nothing: {before}, got {after}"
-    driver.load(key_of(driver, TOMBSTONE))
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
-        f"FLOW-4: another load goes well: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    driver.load(driver.key_of(TOMBSTONE))
+    assert driver.tier_hits(TOMBSTONE) == (2, 0), (
+        f"FLOW-4: another load goes well: expected (2, 0), got {driver.tier_hits(TOMBSTONE)}"
     )
 
 
 @clause("FLOW-3", components=(SWA,))
-def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Scenario) -> None:
     alone_and_failed(driver, SWA)
 
 
 @clause("FLOW-3", components=(MAMBA,))
-def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Scenario) -> None:
     alone_and_failed(driver, MAMBA)
 
 
-def is_whole(driver: Driver, one: TransferView) -> bool:
+def is_whole(driver: Scenario, one: TransferView) -> bool:
     """Whether a transfer brought all its data, or none; it must not bring a part."""
     is_backup = one.kind is TransferKind.BACKUP
     there = set()
     for component, slots in (one.host if is_backup else one.device).items():
         cached: dict[Pages, tuple[int, ...]] = (
-            host_slots(driver, component) if is_backup else device_slots(driver, component)
+            driver.host_slots(component) if is_backup else driver.device_slots(component)
         )
         own = set(slots.tolist())
         there.add(len(own & {slot for page in cached.values() for slot in page}) / len(own))
@@ -498,10 +465,10 @@ USES = 10
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None:
+def test_a_backup_that_always_fails_is_tried_three_times(driver: Scenario) -> None:
     tries = 0
     for _ in range(USES):
-        put(driver, WHOLE)
+        driver.put_pages(WHOLE)
         driver.step()
         for one in driver.pending(*TransferKind):
             driver.fail(one.ticket, parts_done=0)
@@ -510,70 +477,70 @@ def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None
     assert 1 < tries < USES, (
         f"FLOW-4: {USES} uses, each backup failed: expected more than 1 and less than {USES} tries, got {tries}"
     )
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"FLOW-3: it is on the device still: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"FLOW-3: it is on the device still: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
-    evict_all(driver)
-    assert not device_slots(driver, FULL), (
-        f"FLOW-4: it has no copy and can go, {device_slots(driver, FULL).keys()} is left"
+    driver.evict_all()
+    assert not driver.device_slots(FULL), (
+        f"FLOW-4: it has no copy and can go, {driver.device_slots(FULL).keys()} is left"
     )
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_backup_that_failed_once_is_retried_with_the_next_use(driver: Driver) -> None:
-    put(driver, WHOLE)
+def test_a_backup_that_failed_once_is_retried_with_the_next_use(driver: Scenario) -> None:
+    driver.put_pages(WHOLE)
     driver.step()
-    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.fail(driver.pending_transfer(TransferKind.BACKUP).ticket, parts_done=0)
     driver.step()
-    put(driver, WHOLE)
+    driver.put_pages(WHOLE)
     driver.drain()
-    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-4: the next use backs it up"
+    assert driver.host_slots(FULL).keys() == prefixes(*WHOLE), "FLOW-4: the next use backs it up"
 
 
 @clause("FLOW-4", needs=[Capability.SIZES], page_sizes=[16])
-def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    key = key_of(driver, WHOLE)
-    mine = allocate_all(driver)
+def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    key = driver.key_of(WHOLE)
+    mine = driver.allocate_all()
     for _ in range(3):
         answers = driver.load_back(key, driver.match(key)), driver.allocate(driver.config.page_size)
         assert answers == (None, None), (
             f"FLOW-4: the device is full: neither a load nor an allocation: expected {(None, None)}, got {answers}"
         )
         driver.step()
-    assert tier_hits(driver, WHOLE) == (0, 3), (
-        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {driver.tier_hits(WHOLE)}"
     )
     driver.free(mine)
     driver.load(key)
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("FLOW-4", components=(MAMBA,), page_sizes=[16])
-def test_nothing_is_loaded_while_callers_hold_all_states(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
-    key = key_of(driver, WHOLE)
+def test_nothing_is_loaded_while_callers_hold_all_states(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
+    key = driver.key_of(WHOLE)
     states = list(iter(driver.allocate_state, None))
     assert driver.load_back(key, driver.match(key)) is None, (
         f"FLOW-4: callers hold all {len(states)} states: expected None"
     )
-    assert tier_hits(driver, WHOLE) == (0, 3), (
-        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {driver.tier_hits(WHOLE)}"
     )
     for state in states:
         driver.free_state(state)
     driver.verify_state(key, driver.load(key))
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("FLOW-4", "LOCK-5")
-def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) -> None:
-    put_on_both(driver, WHOLE)
-    on_device, on_host = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
+def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Scenario) -> None:
+    driver.put_on_both(WHOLE)
+    on_device, on_host = driver.lock_pages(WHOLE), driver.lock_host(driver.best_match(WHOLE))
     for component in driver.config.components:
         for evict in (driver.evict, driver.evict_host):
             result = evict(component, 1)
@@ -583,20 +550,20 @@ def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) 
     driver.drain()
     driver.unlock(on_device)
     driver.unlock_host(on_host)
-    evict_all(driver)
-    assert tier_hits(driver, WHOLE) == (0, 3), (
-        f"FLOW-4: released, it can leave the device: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    driver.evict_all()
+    assert driver.tier_hits(WHOLE) == (0, 3), (
+        f"FLOW-4: released, it can leave the device: expected (0, 3), got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("FLOW-4", needs=[Capability.REQUESTS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_backups_are_acknowledged_while_requests_only_decode(driver: Driver) -> None:
-    driver.finish(admit(driver, WHOLE).request)
-    decoding = admit(driver, [8])
+def test_backups_are_acknowledged_while_requests_only_decode(driver: Scenario) -> None:
+    driver.finish(driver.admit_pages(WHOLE).request)
+    decoding = driver.admit_pages([8])
     driver.step()
     for page in (9, 10, 11):
-        decode(driver, decoding, [page])
+        driver.decode(decoding, [page])
         driver.complete_all()
-    missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
+    missing = prefixes(*WHOLE) - driver.host_slots(FULL).keys()
     assert not missing, f"FLOW-4: a request decodes and each step is taken, yet {missing} is not on the host"
     driver.abort(decoding.request)

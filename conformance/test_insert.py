@@ -7,61 +7,40 @@ import pytest
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 
-from .scenario import (
-    FULL,
-    MAMBA,
-    SWA,
-    TOMBSTONE,
-    FreshInsert,
-    drop_on_device,
-    evict_all,
-    find,
-    has,
-    hit_pages,
-    insert_fresh,
-    key_of,
-    lock,
-    make_tombstone,
-    put,
-    put_on_host,
-    tier_hits,
-    unit,
-    window_pages,
-)
-from .tree_view import device_slots, free_device_slots, free_slots, host_slots, locks, nodes, prefixes, residency
+from .scenario import FULL, MAMBA, SWA, TOMBSTONE, FreshInsert, Scenario
+from .snapshot_values import free_slots, prefixes, residency
 
 # INS-1, INS-2: which slots an insert keeps, and which it frees.
 
 
 @clause("INS-1", bigram=True)
-def test_an_insert_returns_how_much_was_present(driver: Driver) -> None:
+def test_an_insert_returns_how_much_was_present(driver: Scenario) -> None:
     page = driver.config.page_size
-    results = [put(driver, pages) for pages in ([1], [1, 2, 3], [1, 2, 3])]
+    results = [driver.put_pages(pages) for pages in ([1], [1, 2, 3], [1, 2, 3])]
     lengths = [(result.prefix_length, result.accepted_length) for result in results]
     expected = [(0, page), (page, 3 * page), (3 * page, 3 * page)]
     assert lengths == expected, f"INS-1: (present, accepted) of three inserts: expected {expected}, got {lengths}"
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_new_pages_become_a_leaf_with_the_given_slots(driver: Driver) -> None:
+def test_new_pages_become_a_leaf_with_the_given_slots(driver: Scenario) -> None:
     page = driver.config.page_size
-    put(driver, [1])
-    own = insert_fresh(driver, [1, 2, 3])
-    slots = device_slots(driver, FULL)
+    driver.put_pages([1])
+    own = driver.insert_fresh([1, 2, 3])
+    slots = driver.device_slots(FULL)
     kept = [*slots[1, 2], *slots[1, 2, 3]]
     assert kept == own.slots[page:].tolist(), f"INS-1: the leaf holds {kept}, given were {own.slots[page:].tolist()}"
-    shape = {pages for pages in nodes(driver) if len(pages) > 1}
+    shape = {pages for pages in driver.nodes() if len(pages) > 1}
     assert (1, 2, 3) in shape, f"INS-1: no leaf ends where the key does: {shape}"
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_duplicates_are_freed_and_the_rest_is_kept(driver: Driver) -> None:
+def test_duplicates_are_freed_and_the_rest_is_kept(driver: Scenario) -> None:
     page = driver.config.page_size
-    first = insert_fresh(driver, [1, 2])
-    second = insert_fresh(driver, [1, 2, 3])
-    slots = device_slots(driver, FULL)
+    first = driver.insert_fresh([1, 2])
+    second = driver.insert_fresh([1, 2, 3])
+    slots = driver.device_slots(FULL)
     kept = [*slots[1,], *slots[1, 2], *slots[1, 2, 3]]
     expected = [*first.slots.tolist(), *second.slots[2 * page :].tolist()]
     assert kept == expected, f"INS-1: the first of two equal pages stays: expected {expected}, kept {kept}"
@@ -70,10 +49,10 @@ def test_duplicates_are_freed_and_the_rest_is_kept(driver: Driver) -> None:
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_slots_shared_with_the_tree_are_not_freed(driver: Driver) -> None:
-    put(driver, [1])
+def test_slots_shared_with_the_tree_are_not_freed(driver: Scenario) -> None:
+    driver.put_pages([1])
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())[FULL]
-    put(driver, [1, 2])
+    driver.put_pages([1, 2])
     after = residency(driver.snapshot(), driver.config)
     changed = {place for place, slots in before.items() if after.get(place) != slots}
     assert not changed, f"INS-1: a request that shares page 1 inserted pages 1 and 2; {changed} changed"
@@ -82,32 +61,32 @@ def test_slots_shared_with_the_tree_are_not_freed(driver: Driver) -> None:
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_page_that_another_request_cached_meanwhile_is_a_duplicate(driver: Driver) -> None:
+def test_a_page_that_another_request_cached_meanwhile_is_a_duplicate(driver: Scenario) -> None:
     page = driver.config.page_size
-    put(driver, [1])
-    shared = driver.match(key_of(driver, [1])).device_indices
-    receipt = lock(driver, [1])
+    driver.put_pages([1])
+    shared = driver.match(driver.key_of([1])).device_indices
+    receipt = driver.lock_pages([1])
     fresh = driver.allocate(page)
     assert fresh is not None, "one page of many is free"
-    driver.write(key_of(driver, [1, 2]), fresh, page)
-    other = insert_fresh(driver, [1, 2])
-    result = driver.insert(key_of(driver, [1, 2]), np.concatenate((shared, fresh)), shared=page)
+    driver.write(driver.key_of([1, 2]), fresh, page)
+    other = driver.insert_fresh([1, 2])
+    result = driver.insert(driver.key_of([1, 2]), np.concatenate((shared, fresh)), shared=page)
     driver.unlock(receipt)
     assert result.prefix_length == 2 * page, f"INS-1: both pages were present, got {result}"
-    slots = device_slots(driver, FULL)
+    slots = driver.device_slots(FULL)
     kept, expected = [*slots[1,], *slots[1, 2]], [*shared.tolist(), *other.slots[page:].tolist()]
     assert kept == expected, f"INS-1: expected page 1 as it was and page 2 of the other request {expected}, kept {kept}"
 
 
 @clause("INS-2", bigram=True)
-def test_inserting_again_changes_no_residency(driver: Driver) -> None:
-    put(driver, [1])
-    put(driver, [1, 2, 3])
+def test_inserting_again_changes_no_residency(driver: Scenario) -> None:
+    driver.put_pages([1])
+    driver.put_pages([1, 2, 3])
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
     for again in (
-        lambda: insert_fresh(driver, [1, 2, 3]),
-        lambda: put(driver, [1, 2, 3]),
-        lambda: insert_fresh(driver, [1]),
+        lambda: driver.insert_fresh([1, 2, 3]),
+        lambda: driver.put_pages([1, 2, 3]),
+        lambda: driver.insert_fresh([1]),
     ):
         again()
         after = residency(driver.snapshot(), driver.config)
@@ -116,12 +95,12 @@ def test_inserting_again_changes_no_residency(driver: Driver) -> None:
 
 
 @clause("INS-1", "REQ-4", bigram=True)
-def test_the_accepted_length_is_what_a_match_gives(driver: Driver) -> None:
+def test_the_accepted_length_is_what_a_match_gives(driver: Scenario) -> None:
     page = driver.config.page_size
     for pages in ([1, 2, 3], [1, 2, 4, 5], [6]):
-        accepted = put(driver, pages).accepted_length
+        accepted = driver.put_pages(pages).accepted_length
         assert accepted == len(pages) * page, f"INS-1: all of {pages} was to be accepted, not {accepted}"
-        find(driver, pages)
+        driver.find(pages)
 
 
 # INS-4, INS-5, INS-6: inserts of requests whose first pages are before their window.
@@ -131,100 +110,100 @@ LONG = (1, 2, 3, 4)
 """The pages of a tombstone, longer than most windows."""
 
 
-def put_behind_tombstone(driver: Driver) -> list[int]:
+def put_behind_tombstone(driver: Scenario) -> list[int]:
     """Cache a prompt with one window of SWA data at its end, and none on its first four pages."""
-    pages = [*LONG, *range(5, 5 + window_pages(driver.config))]
-    put(driver, pages, passed=len(LONG))
+    pages = [*LONG, *range(5, 5 + driver.window_pages)]
+    driver.put_pages(pages, passed=len(LONG))
     return pages
 
 
 @clause("INS-4", needs=[Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("passed", range(5))
-def test_an_insert_restores_the_swa_data_inside_its_window(driver: Driver, passed: int) -> None:
+def test_an_insert_restores_the_swa_data_inside_its_window(driver: Scenario, passed: int) -> None:
     pages = put_behind_tombstone(driver)
-    before = device_slots(driver, SWA).keys()
+    before = driver.device_slots(SWA).keys()
     assert before == prefixes(*pages) - prefixes(*LONG), f"INS-6: SWA data in the window alone, got {before}"
     size = driver.config.page_size
-    own = insert_fresh(driver, LONG, passed=passed)
-    restored = {prefix: slots for prefix, slots in device_slots(driver, SWA).items() if prefix not in before}
+    own = driver.insert_fresh(LONG, passed=passed)
+    restored = {prefix: slots for prefix, slots in driver.device_slots(SWA).items() if prefix not in before}
     expected = {LONG[: page + 1]: tuple(own.partners[page * size :][:size].tolist()) for page in range(passed, 4)}
     assert restored == expected, f"INS-4: the window has left {passed} pages: expected {expected}, got {restored}"
-    assert device_slots(driver, FULL).keys() == prefixes(*pages), "INS-4: expected the FULL data not to change"
+    assert driver.device_slots(FULL).keys() == prefixes(*pages), "INS-4: expected the FULL data not to change"
 
 
 @clause("INS-4", needs=[Capability.SNAPSHOT], page_sizes=[3, 16, 64])
-def test_a_page_that_is_only_partly_in_the_window_stays_a_tombstone(driver: Driver) -> None:
+def test_a_page_that_is_only_partly_in_the_window_stays_a_tombstone(driver: Scenario) -> None:
     pages = put_behind_tombstone(driver)
-    key, size = key_of(driver, LONG), driver.config.page_size
+    key, size = driver.key_of(LONG), driver.config.page_size
     slots = driver.allocate(len(LONG) * size)
     assert slots is not None, "four pages of many are free"
     driver.release_window(slots[: 2 * size])
     driver.write(key, slots, 0)
     driver.insert(key, slots, shared=0, window_start=size + 1)
-    restored = device_slots(driver, SWA).keys() - (prefixes(*pages) - prefixes(*LONG))
+    restored = driver.device_slots(SWA).keys() - (prefixes(*pages) - prefixes(*LONG))
     expected = {LONG[:3], LONG}
     assert restored == expected, f"INS-4: the window begins inside page 2: expected {expected} restored, got {restored}"
 
 
 @clause("INS-4", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_restored_prefix_hits_again(driver: Driver) -> None:
-    make_tombstone(driver, SWA)
-    assert hit_pages(driver, TOMBSTONE) == 0, "MATCH-3: a tombstone right below the root can be the end of no match"
-    insert_fresh(driver, TOMBSTONE)
-    hit = hit_pages(driver, TOMBSTONE)
+def test_a_restored_prefix_hits_again(driver: Scenario) -> None:
+    driver.make_tombstone(SWA)
+    assert driver.hit_pages(TOMBSTONE) == 0, "MATCH-3: a tombstone right below the root can be the end of no match"
+    driver.insert_fresh(TOMBSTONE)
+    hit = driver.hit_pages(TOMBSTONE)
     assert hit == len(TOMBSTONE), f"INS-4: the restored prefix of {len(TOMBSTONE)} pages hits {hit}"
 
 
 @clause("INS-4", "INS-1", needs=[Capability.SNAPSHOT])
-def test_the_slots_of_a_restoring_insert_have_one_owner_each(driver: Driver) -> None:
-    make_tombstone(driver, SWA)
+def test_the_slots_of_a_restoring_insert_have_one_owner_each(driver: Scenario) -> None:
+    driver.make_tombstone(SWA)
     free = free_slots(driver.snapshot())
-    insert_fresh(driver, TOMBSTONE)
+    driver.insert_fresh(TOMBSTONE)
     after = free_slots(driver.snapshot())
     taken = {component: len(free[component]) - len(after[component]) for component in (FULL, SWA)}
     expected = {FULL: 0, SWA: len(TOMBSTONE) * driver.config.page_size}
     assert taken == expected, f"INS-4: FULL data was there, SWA data was not: expected {expected} taken, got {taken}"
-    evict_all(driver)
+    driver.evict_all()
     left = driver.config.capacity_tokens[SWA] - len(free_slots(driver.snapshot())[SWA])
     assert left == 0, f"INS-4: evicted again, {left} SWA slots are not free"
 
 
 @clause("INS-4", "LOCK-5", needs=[Capability.SNAPSHOT])
-def test_restoring_moves_no_locked_slot(driver: Driver) -> None:
-    handle = make_tombstone(driver, SWA)
+def test_restoring_moves_no_locked_slot(driver: Scenario) -> None:
+    handle = driver.make_tombstone(SWA)
     receipt = driver.lock(handle)
-    before = {prefix: device_slots(driver, FULL)[prefix] for prefix in prefixes(*TOMBSTONE)}
-    insert_fresh(driver, TOMBSTONE)
-    after = {prefix: device_slots(driver, FULL)[prefix] for prefix in prefixes(*TOMBSTONE)}
+    before = {prefix: driver.device_slots(FULL)[prefix] for prefix in prefixes(*TOMBSTONE)}
+    driver.insert_fresh(TOMBSTONE)
+    after = {prefix: driver.device_slots(FULL)[prefix] for prefix in prefixes(*TOMBSTONE)}
     driver.unlock(receipt)
     assert after == before, f"LOCK-5: FULL slots under a lock went from {before} to {after}"
 
 
 @clause("INS-4", "INS-2", needs=[Capability.SNAPSHOT])
-def test_cached_data_is_not_replaced(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
+def test_cached_data_is_not_replaced(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
     for passed in (0, 1, 2):
-        insert_fresh(driver, [1, 2, 3], passed=passed)
+        driver.insert_fresh([1, 2, 3], passed=passed)
         assert residency(driver.snapshot(), driver.config) == before, f"INS-4: window past {passed} pages replaced data"
         assert free_slots(driver.snapshot()) == free, f"INS-4: window past {passed} pages: not all slots are free again"
 
 
 @clause("INS-4", needs=[Capability.SNAPSHOT])
-def test_a_request_that_reads_through_a_tombstone_restores_nothing(driver: Driver) -> None:
+def test_a_request_that_reads_through_a_tombstone_restores_nothing(driver: Scenario) -> None:
     pages = put_behind_tombstone(driver)
-    put(driver, [*pages, 90])
-    restored = device_slots(driver, SWA).keys() & prefixes(*LONG)
+    driver.put_pages([*pages, 90])
+    restored = driver.device_slots(SWA).keys() & prefixes(*LONG)
     assert not restored, f"INS-4: no request computed it: expected no new SWA data, got {restored}"
 
 
 @clause("INS-5", "INS-1", components=(SWA,), needs=[Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("present", [[], [1]], ids=["nothing cached", "a prefix cached"])
-def test_a_leaf_outside_the_window_is_not_created(driver: Driver, present: list[int]) -> None:
+def test_a_leaf_outside_the_window_is_not_created(driver: Scenario, present: list[int]) -> None:
     if present:
-        put(driver, present)
+        driver.put_pages(present)
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
-    result = insert_fresh(driver, [1, 2, 3], passed=3).result
+    result = driver.insert_fresh([1, 2, 3], passed=3).result
     length = len(present) * driver.config.page_size
     lengths = (result.prefix_length, result.accepted_length)
     assert lengths == (length, length), f"INS-5: expected {length} present and accepted, got {lengths}"
@@ -234,30 +213,30 @@ def test_a_leaf_outside_the_window_is_not_created(driver: Driver, present: list[
 
 @clause("INS-6", needs=[Capability.SNAPSHOT])
 @pytest.mark.parametrize("passed", range(1, 5))
-def test_a_leaf_is_split_where_the_window_begins(driver: Driver, passed: int) -> None:
+def test_a_leaf_is_split_where_the_window_begins(driver: Scenario, passed: int) -> None:
     pages = [1, 2, 3, 4, 5]
-    put(driver, pages, passed=passed)
+    driver.put_pages(pages, passed=passed)
     expected = prefixes(*pages) - prefixes(*pages[:passed])
-    live = device_slots(driver, SWA).keys()
+    live = driver.device_slots(SWA).keys()
     assert live == expected, f"INS-6: the window has left {passed} pages: expected SWA data of {expected}, got {live}"
-    assert device_slots(driver, FULL).keys() == prefixes(*pages), (
-        f"INS-6: FULL data of all pages: expected {prefixes(*pages)}, got {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL).keys() == prefixes(*pages), (
+        f"INS-6: FULL data of all pages: expected {prefixes(*pages)}, got {driver.device_slots(FULL)}"
     )
-    ends = nodes(driver).keys()
+    ends = driver.nodes().keys()
     assert tuple(pages[:passed]) in ends, f"INS-6: a node ends at the window's edge {pages[:passed]}, got {ends}"
 
 
 @clause("INS-6", "LOCK-1", needs=[Capability.SNAPSHOT, Capability.SIZES], bigram=True)
 @pytest.mark.parametrize("passed", [0, 1])
 @pytest.mark.parametrize("present", [0, 1])
-def test_a_lock_on_a_long_leaf_pins_one_window(driver: Driver, present: int, passed: int) -> None:
-    window = window_pages(driver.config)
+def test_a_lock_on_a_long_leaf_pins_one_window(driver: Scenario, present: int, passed: int) -> None:
+    window = driver.window_pages
     pages = list(range(1, window + 4))
     if present:
-        put(driver, pages[:present])
-    put(driver, pages, passed=passed)
-    receipt = lock(driver, pages)
-    pinned = {prefix for component, prefix in locks(driver) if component == SWA}
+        driver.put_pages(pages[:present])
+    driver.put_pages(pages, passed=passed)
+    receipt = driver.lock_pages(pages)
+    pinned = {prefix for component, prefix in driver.all_locks() if component == SWA}
     protected = driver.adapter.sizes()[SWA].protected
     driver.unlock(receipt)
     expected = prefixes(*pages) - prefixes(*pages[:-window])
@@ -270,62 +249,62 @@ def test_a_lock_on_a_long_leaf_pins_one_window(driver: Driver, present: int, pas
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_new_leaf_takes_the_state(driver: Driver) -> None:
-    own = insert_fresh(driver, [1, 2])
+def test_a_new_leaf_takes_the_state(driver: Scenario) -> None:
+    own = driver.insert_fresh([1, 2])
     assert own.result.state_adopted, f"INS-7: a new leaf has no state yet, got {own.result}"
-    states = device_slots(driver, MAMBA)
+    states = driver.device_slots(MAMBA)
     assert states == {(1, 2): (own.state,)}, f"INS-7: expected the caller's state {own.state} at (1, 2), got {states}"
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_node_with_a_state_keeps_it(driver: Driver) -> None:
-    first = insert_fresh(driver, [1, 2])
-    again = insert_fresh(driver, [1, 2])
+def test_a_node_with_a_state_keeps_it(driver: Scenario) -> None:
+    first = driver.insert_fresh([1, 2])
+    again = driver.insert_fresh([1, 2])
     assert not again.result.state_adopted, f"INS-7: the node had a state already, got {again.result}"
-    states = device_slots(driver, MAMBA)
+    states = driver.device_slots(MAMBA)
     assert states == {(1, 2): (first.state,)}, f"INS-7: expected the first state {first.state}, got {states}"
     free = free_slots(driver.snapshot())[MAMBA]
     assert again.state in free, f"INS-7: the caller freed its own state {again.state}, free are {free}"
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_node_without_a_state_takes_one(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
-    assert hit_pages(driver, [1, 2]) == 0, "INS-7: there is no state after page 2 yet"
-    own = insert_fresh(driver, [1, 2])
+def test_a_node_without_a_state_takes_one(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
+    assert driver.hit_pages([1, 2]) == 0, "INS-7: there is no state after page 2 yet"
+    own = driver.insert_fresh([1, 2])
     assert own.result.state_adopted, f"INS-7: no node had a state after page 2, got {own.result}"
-    assert device_slots(driver, MAMBA)[1, 2] == (own.state,), f"INS-7: expected state {own.state} after page 2"
-    driver.verify_state(key_of(driver, [1, 2]), driver.match(key_of(driver, [1, 2])))
+    assert driver.device_slots(MAMBA)[1, 2] == (own.state,), f"INS-7: expected state {own.state} after page 2"
+    driver.verify_state(driver.key_of([1, 2]), driver.match(driver.key_of([1, 2])))
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_without_a_state_nothing_is_adopted(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
+def test_without_a_state_nothing_is_adopted(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
     for pages in ([1, 2], [1, 2, 3], [7]):
-        result = insert_fresh(driver, pages, with_state=False).result
+        result = driver.insert_fresh(pages, with_state=False).result
         assert not result.state_adopted, f"INS-7: {pages} came without a state, got {result}"
-    assert device_slots(driver, MAMBA).keys() == {(1, 2, 3)}, (
-        f"INS-7: one state was given, {device_slots(driver, MAMBA)} are held"
+    assert driver.device_slots(MAMBA).keys() == {(1, 2, 3)}, (
+        f"INS-7: one state was given, {driver.device_slots(MAMBA)} are held"
     )
 
 
 @clause("INS-7", "EVICT-5", components=(SWA, MAMBA))
-def test_a_state_is_not_taken_where_a_higher_component_is_missing(driver: Driver) -> None:
-    put(driver, [1, 2, 3], passed=2)
-    own = insert_fresh(driver, [1, 2], passed=2)
+def test_a_state_is_not_taken_where_a_higher_component_is_missing(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3], passed=2)
+    own = driver.insert_fresh([1, 2], passed=2)
     assert not own.result.state_adopted, (
         f"INS-7: page 2 has no SWA data, expected no state to be adopted, got {own.result}"
     )
-    assert (1, 2) not in device_slots(driver, MAMBA), "EVICT-5: a state without SWA data below it"
+    assert (1, 2) not in driver.device_slots(MAMBA), "EVICT-5: a state without SWA data below it"
 
 
 @clause("INS-5", needs=[Capability.SNAPSHOT], components=(MAMBA,))
 @pytest.mark.parametrize("present", [[], [1]], ids=["nothing cached", "a prefix cached"])
-def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int]) -> None:
+def test_a_leaf_without_a_state_is_not_created(driver: Scenario, present: list[int]) -> None:
     if present:
-        put(driver, present)
+        driver.put_pages(present)
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
-    result = insert_fresh(driver, [1, 2], with_state=False).result
+    result = driver.insert_fresh([1, 2], with_state=False).result
     length = len(present) * driver.config.page_size
     lengths = (result.prefix_length, result.accepted_length)
     assert lengths == (length, length), f"INS-5: expected {length} present and accepted, got {lengths}"
@@ -334,11 +313,11 @@ def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_state_is_valid_only_at_its_own_end(driver: Driver) -> None:
-    put(driver, [1, 2, 3, 4])
+def test_a_state_is_valid_only_at_its_own_end(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3, 4])
     for count in range(1, 4):
-        driver.match(key_of(driver, [1, 2, 3, 4][:count]))
-    hits = [hit_pages(driver, [1, 2, 3, 4][:count]) for count in range(1, 5)]
+        driver.match(driver.key_of([1, 2, 3, 4][:count]))
+    hits = [driver.hit_pages([1, 2, 3, 4][:count]) for count in range(1, 5)]
     assert hits == [0, 0, 0, 4], f"INS-7: the one state lies after page 4, so hits must be [0, 0, 0, 4], got {hits}"
 
 
@@ -348,9 +327,9 @@ def test_a_state_is_valid_only_at_its_own_end(driver: Driver) -> None:
 WHOLE = (1, 2, 3)
 
 
-def below(driver: Driver) -> dict[str, dict[tuple[int, ...], tuple[int, ...]]]:
+def below(driver: Scenario) -> dict[str, dict[tuple[int, ...], tuple[int, ...]]]:
     """Everything that is cached on the host."""
-    return {component: host_slots(driver, component) for component in driver.config.components}
+    return {component: driver.host_slots(component) for component in driver.config.components}
 
 
 def given(own: FreshInsert, pages: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -359,68 +338,68 @@ def given(own: FreshInsert, pages: tuple[int, ...]) -> dict[tuple[int, ...], tup
     return {pages[: count + 1]: tuple(part) for count, part in enumerate(parts)}
 
 
-def require_room(driver: Driver, pages: int, states: int) -> None:
+def require_room(driver: Scenario, pages: int, states: int) -> None:
     """The tree has so many pages and states on the device, and all other slots are free."""
     expected = {
-        name: tokens - (states if name == MAMBA else pages * unit(driver, name))
+        name: tokens - (states if name == MAMBA else pages * driver.unit(name))
         for name, tokens in driver.config.capacity_tokens.items()
     }
-    free = free_device_slots(driver)
+    free = driver.free_device_slots()
     assert free == expected, f"INS-3: {pages} pages and {states} states are cached: {expected} free, got {free}"
 
 
 @clause("INS-3")
-def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     before = below(driver)
-    own = insert_fresh(driver, WHOLE)
+    own = driver.insert_fresh(WHOLE)
     expected = given(own, WHOLE)
-    assert device_slots(driver, FULL) == expected, (
-        f"INS-3: the device lacked it and takes {expected}, it has {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL) == expected, (
+        f"INS-3: the device lacked it and takes {expected}, it has {driver.device_slots(FULL)}"
     )
     assert own.result.prefix_length == 0, (
         f"INS-3: none of it was on the device: expected 0 present tokens, got {own.result.prefix_length}"
     )
-    if has(driver, MAMBA):
-        assert device_slots(driver, MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
+    if driver.has(MAMBA):
+        assert driver.device_slots(MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
     assert below(driver) == before, f"INS-3: the copies on the host were {before} and are {below(driver)}"
-    assert tier_hits(driver, WHOLE) == (3, 0), (
-        f"INS-3: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (3, 0), (
+        f"INS-3: all of it is on the device: expected (3, 0), got {driver.tier_hits(WHOLE)}"
     )
     require_room(driver, 3, 1)
 
 
 @clause("INS-3", needs=[Capability.COUNTERS])
-def test_a_node_with_a_host_copy_is_not_backed_up_again(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_a_node_with_a_host_copy_is_not_backed_up_again(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     before = driver.adapter.counters()["bytes_backed_up"]
     for _ in range(2):
-        insert_fresh(driver, WHOLE)
-        driver.match(key_of(driver, WHOLE))
+        driver.insert_fresh(WHOLE)
+        driver.match(driver.key_of(WHOLE))
         driver.drain()
     moved = driver.adapter.counters()["bytes_backed_up"] - before
     assert moved == 0, f"INS-3: the host has all of {WHOLE}, and {moved} bytes were backed up again"
 
 
 @clause("INS-3", "INS-1")
-def test_an_insert_continues_below_evicted_nodes(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_an_insert_continues_below_evicted_nodes(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     longer = (*WHOLE, 4, 5)
-    own = insert_fresh(driver, longer)
+    own = driver.insert_fresh(longer)
     expected = given(own, longer)
-    assert device_slots(driver, FULL) == expected, f"INS-3: expected {expected}, got {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL) == expected, f"INS-3: expected {expected}, got {driver.device_slots(FULL)}"
     require_room(driver, 5, 1)
 
 
 @clause("INS-3", "INS-1")
-def test_an_insert_adds_the_pages_that_the_device_lacks(driver: Driver) -> None:
-    put_on_host(driver, [1], WHOLE)
-    driver.load(key_of(driver, [1]))
-    there = device_slots(driver, FULL)
-    own = insert_fresh(driver, WHOLE)
+def test_an_insert_adds_the_pages_that_the_device_lacks(driver: Scenario) -> None:
+    driver.put_on_host([1], WHOLE)
+    driver.load(driver.key_of([1]))
+    there = driver.device_slots(FULL)
+    own = driver.insert_fresh(WHOLE)
     expected = given(own, WHOLE) | there
-    assert device_slots(driver, FULL) == expected, (
-        f"INS-3: page 1 was there: {expected}, got {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL) == expected, (
+        f"INS-3: page 1 was there: {expected}, got {driver.device_slots(FULL)}"
     )
     size = driver.config.page_size
     assert own.result.prefix_length == size, f"INS-1: a page of {size} was there, got {own.result.prefix_length}"
@@ -428,47 +407,47 @@ def test_an_insert_adds_the_pages_that_the_device_lacks(driver: Driver) -> None:
 
 
 @clause("INS-3", "INS-8")
-def test_an_insert_that_ends_inside_an_evicted_node_restores_its_first_pages(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_an_insert_that_ends_inside_an_evicted_node_restores_its_first_pages(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     before = below(driver)
-    own = insert_fresh(driver, WHOLE[:2])
+    own = driver.insert_fresh(WHOLE[:2])
     expected = given(own, WHOLE[:2])
-    assert device_slots(driver, FULL) == expected, (
-        f"INS-3: two pages came to the device: {expected}, got {device_slots(driver, FULL)}"
+    assert driver.device_slots(FULL) == expected, (
+        f"INS-3: two pages came to the device: {expected}, got {driver.device_slots(FULL)}"
     )
     after = {
         component: {prefix: below(driver)[component].get(prefix) for prefix in before[component]}
         for component in before
     }
     assert after == before, f"INS-8: host slots {before} became {after} in a split"
-    assert tier_hits(driver, WHOLE) == (2, 1), (
-        f"INS-3: page 3 is on the host alone: expected (2, 1), got {tier_hits(driver, WHOLE)}"
+    assert driver.tier_hits(WHOLE) == (2, 1), (
+        f"INS-3: page 3 is on the host alone: expected (2, 1), got {driver.tier_hits(WHOLE)}"
     )
     require_room(driver, 2, 1)
 
 
 @clause("INS-3", "INS-4", components=(SWA,), page_sizes=[16])
 @pytest.mark.parametrize("passed", range(4))
-def test_an_insert_over_an_evicted_node_restores_swa_data_of_its_window_alone(driver: Driver, passed: int) -> None:
-    pages = tuple(range(1, 4 + window_pages(driver.config)))
-    put_on_host(driver, pages)
-    before = host_slots(driver, SWA)
-    own = insert_fresh(driver, pages, passed=passed)
-    assert device_slots(driver, FULL) == given(own, pages), (
-        f"INS-3: all FULL slots are taken, got {device_slots(driver, FULL)}"
+def test_an_insert_over_an_evicted_node_restores_swa_data_of_its_window_alone(driver: Scenario, passed: int) -> None:
+    pages = tuple(range(1, 4 + driver.window_pages))
+    driver.put_on_host(pages)
+    before = driver.host_slots(SWA)
+    own = driver.insert_fresh(pages, passed=passed)
+    assert driver.device_slots(FULL) == given(own, pages), (
+        f"INS-3: all FULL slots are taken, got {driver.device_slots(FULL)}"
     )
-    found, expected = device_slots(driver, SWA).keys(), prefixes(*pages) - prefixes(*pages[:passed])
+    found, expected = driver.device_slots(SWA).keys(), prefixes(*pages) - prefixes(*pages[:passed])
     assert found == expected, f"INS-4: the window has left {passed} pages: SWA data of {expected}, got {found}"
-    assert host_slots(driver, SWA) == before, "INS-3: the host's SWA data changed"
+    assert driver.host_slots(SWA) == before, "INS-3: the host's SWA data changed"
 
 
 @clause("INS-4", "INS-3", components=(SWA,))
-def test_swa_data_that_is_on_the_host_alone_is_restored_by_an_insert(driver: Driver) -> None:
-    drop_on_device(driver, SWA)
-    before, full = below(driver), device_slots(driver, FULL)
-    own = insert_fresh(driver, TOMBSTONE)
-    restored = [device_slots(driver, SWA)[prefix] for prefix in sorted(prefixes(*TOMBSTONE))]
+def test_swa_data_that_is_on_the_host_alone_is_restored_by_an_insert(driver: Scenario) -> None:
+    driver.drop_on_device(SWA)
+    before, full = below(driver), driver.device_slots(FULL)
+    own = driver.insert_fresh(TOMBSTONE)
+    restored = [driver.device_slots(SWA)[prefix] for prefix in sorted(prefixes(*TOMBSTONE))]
     expected = list(map(tuple, own.partners.reshape(len(TOMBSTONE), -1).tolist()))
     assert restored == expected, f"INS-4: the tombstone takes the SWA slots {expected}, it has {restored}"
-    assert device_slots(driver, FULL) == full, "INS-4: FULL data was there and moved"
+    assert driver.device_slots(FULL) == full, "INS-4: FULL data was there and moved"
     assert below(driver) == before, "INS-4: the host's copies changed"

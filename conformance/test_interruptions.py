@@ -15,12 +15,10 @@ import pytest
 import hicache.testing
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.types import Slots
 
-from .checks import REFUSALS
-from .scenario import FULL, MAMBA, has, key_of, open_variant, put
-from .tree_view import free_slots
+from .scenario import FULL, MAMBA, REFUSALS, Scenario
+from .snapshot_values import free_slots
 
 LINES = 24
 """At so many lines of a verb it is interrupted: the first ones of the code, evenly over all that it runs."""
@@ -32,7 +30,7 @@ TOLD = (*REFUSALS, RuntimeError)
 """What a cache may raise that was interrupted, or is called by two threads at once."""
 
 
-def own_files(driver: Driver) -> tuple[str, ...]:
+def own_files(driver: Scenario) -> tuple[str, ...]:
     """Whose lines are not interrupted: the kit, this suite, the adapter."""
     adapter = sys.modules[type(driver.adapter).__module__].__file__
     folders = [
@@ -47,7 +45,7 @@ class Lines:
     """The lines of a cache that a call runs, in the order of their first run; at one of them something is done."""
 
     def __init__(
-        self, driver: Driver, at: tuple[str, int] | None = None, act: Callable[[], None] | None = None
+        self, driver: Scenario, at: tuple[str, int] | None = None, act: Callable[[], None] | None = None
     ) -> None:
         self.reached: dict[tuple[str, int], None] = {}
         self._own = own_files(driver)
@@ -86,46 +84,46 @@ Held = list[Slots]
 """Slots that the caller has before a verb."""
 
 
-def allocating(driver: Driver, _: Held) -> Callable[[], Slots | None]:
-    put(driver, [1, 2])
-    put(driver, [3, 4])
+def allocating(driver: Scenario, _: Held) -> Callable[[], Slots | None]:
+    driver.put_pages([1, 2])
+    driver.put_pages([3, 4])
     return lambda: driver.adapter.allocate(2 * driver.config.page_size)
 
 
-def freeing(driver: Driver, held: Held) -> Callable[[], object]:
+def freeing(driver: Scenario, held: Held) -> Callable[[], object]:
     held.append(_allocated(driver))
     return lambda: driver.adapter.free(held[0])
 
 
-def inserting(driver: Driver, held: Held) -> Callable[[], object]:
-    put(driver, [1, 2])
+def inserting(driver: Scenario, held: Held) -> Callable[[], object]:
+    driver.put_pages([1, 2])
     held.append(_allocated(driver))
-    state = driver.allocate_state() if has(driver, MAMBA) else None
-    driver.write(key_of(driver, [1, 3]), held[0], 0)
-    key = key_of(driver, [1, 3])
+    state = driver.allocate_state() if driver.has(MAMBA) else None
+    driver.write(driver.key_of([1, 3]), held[0], 0)
+    key = driver.key_of([1, 3])
     return lambda: driver.adapter.insert(key, held[0], shared=0, window_start=0, state=state, priority=0)
 
 
-def evicting(driver: Driver, _: Held) -> Callable[[], object]:
-    put(driver, [1, 2])
-    put(driver, [1, 3])
+def evicting(driver: Scenario, _: Held) -> Callable[[], object]:
+    driver.put_pages([1, 2])
+    driver.put_pages([1, 3])
     return lambda: driver.adapter.evict(FULL, 3 * driver.config.page_size)
 
 
-VERBS: Mapping[str, Callable[[Driver, Held], Callable[[], object]]] = {
+VERBS: Mapping[str, Callable[[Scenario, Held], Callable[[], object]]] = {
     make.__name__: make for make in (allocating, freeing, inserting, evicting)
 }
 
 
-def _allocated(driver: Driver) -> Slots:
+def _allocated(driver: Scenario) -> Slots:
     slots = driver.allocate(2 * driver.config.page_size)
     assert slots is not None, "POOL-3: there is room for two pages"
     return slots
 
 
-def lines_of(driver: Driver, prepare: Callable[[Driver, Held], Callable[[], object]]) -> Sequence[tuple[str, int]]:
+def lines_of(driver: Scenario, prepare: Callable[[Scenario, Held], Callable[[], object]]) -> Sequence[tuple[str, int]]:
     """The lines that a verb runs in another cache of the same configuration. Skips without any."""
-    other = open_variant(driver)
+    other = driver.open_variant()
     call, lines = prepare(other, []), Lines(other)
     with lines.traced():
         call()
@@ -139,12 +137,12 @@ def lines_of(driver: Driver, prepare: Callable[[Driver, Held], Callable[[], obje
 @clause("POOL-11", needs=[Capability.SNAPSHOT, Capability.RESET, Capability.REFUSALS], page_sizes=[16])
 @pytest.mark.parametrize("prepare", VERBS.values(), ids=VERBS)
 def test_no_slot_is_lost_by_an_interruption(
-    driver: Driver, prepare: Callable[[Driver, Held], Callable[[], object]]
+    driver: Scenario, prepare: Callable[[Scenario, Held], Callable[[], object]]
 ) -> None:
     pool = free_slots(driver.snapshot())
     lines = lines_of(driver, prepare)
     for line in lines[:: -(-len(lines) // LINES)]:
-        one, held = open_variant(driver), list[Slots]()
+        one, held = driver.open_variant(), list[Slots]()
         call = prepare(one, held)
         with pytest.raises(KeyboardInterrupt), Lines(one, line, _interrupt).traced():
             call()
@@ -158,7 +156,7 @@ def test_no_slot_is_lost_by_an_interruption(
         one.adapter.close()
 
 
-def _free_if_held(driver: Driver, slots: Slots) -> None:
+def _free_if_held(driver: Scenario, slots: Slots) -> None:
     for first in range(0, len(slots), driver.config.page_size):
         try:
             driver.adapter.free(slots[first : first + driver.config.page_size])
@@ -166,7 +164,7 @@ def _free_if_held(driver: Driver, slots: Slots) -> None:
             continue
 
 
-def _free_states(driver: Driver) -> None:
+def _free_states(driver: Scenario) -> None:
     for state in driver.ledger.held().get(MAMBA, ()):
         try:
             driver.adapter.free_state(int(state))
@@ -179,10 +177,10 @@ def _missing(pool: Mapping[str, set[int]], left: Mapping[str, set[int]]) -> dict
 
 
 @clause("POOL-11", needs=[Capability.SNAPSHOT, Capability.RESET, Capability.REFUSALS], page_sizes=[16])
-def test_allocations_of_two_threads_do_not_mix(driver: Driver) -> None:
+def test_allocations_of_two_threads_do_not_mix(driver: Scenario) -> None:
     pool = free_slots(driver.snapshot())
     for line in lines_of(driver, allocating):
-        one = open_variant(driver)
+        one = driver.open_variant()
         given = _overlapping(one, allocating(one, []), line)
         slots = [slot for own in given for slot in own.tolist()]
         assert len(set(slots)) == len(slots), f"POOL-11: paused at {line}, two threads were given {sorted(slots)}"
@@ -194,7 +192,7 @@ def test_allocations_of_two_threads_do_not_mix(driver: Driver) -> None:
         one.adapter.close()
 
 
-def _overlapping(driver: Driver, call: Callable[[], Slots | None], line: tuple[str, int]) -> list[Slots]:
+def _overlapping(driver: Scenario, call: Callable[[], Slots | None], line: tuple[str, int]) -> list[Slots]:
     """What two threads are given, of which the second calls while the first is at a line of the verb."""
     entered, go_on, given = threading.Event(), threading.Event(), list[Slots]()
 

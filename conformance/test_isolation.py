@@ -9,24 +9,12 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
 from .near_prompts import EMPTY_NAMES, SIMILAR_NAMESPACES
-from .scenario import (
-    FULL,
-    evict_all,
-    evict_host,
-    hit_pages,
-    key_of,
-    open_standard,
-    put,
-    put_on_both,
-    put_on_host,
-    tier_hits,
-)
-from .transfers import STAGES, Stage, queue_load, transfer_views
-from .tree_view import residency, snapshot_values
+from .scenario import FULL, PLACEMENTS, Scenario, open_standard
+from .snapshot_values import residency, snapshot_values
+from .transfer_phases import PHASES, Phase
 
 # SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are.
 
@@ -36,7 +24,7 @@ SIMILAR = tuple(dict.fromkeys(name for group in (EMPTY_NAMES, *SIMILAR_NAMESPACE
 
 
 @clause("SEC-1", needs=[Capability.HASHES], bigram=True)
-def test_no_two_namespaces_have_a_page_hash_in_common(driver: Driver) -> None:
+def test_no_two_namespaces_have_a_page_hash_in_common(driver: Scenario) -> None:
     tokens = driver.prompt([1, 2])
     owner: dict[str, Namespace] = {}
     for namespace in SIMILAR:
@@ -93,7 +81,7 @@ def test_thousands_of_namespaces_find_nothing_of_each_other(adapter_type: type[C
 
 @clause("SEC-3", bigram=True)
 @pytest.mark.parametrize("field", ["lora", "salt", "tenant"])
-def test_only_the_same_namespace_finds_a_prompt(driver: Driver, field: str) -> None:
+def test_only_the_same_namespace_finds_a_prompt(driver: Scenario, field: str) -> None:
     same, other = (replace(SHARED, **{field: value}) for value in ("a", "b"))
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, same))
@@ -104,8 +92,8 @@ def test_only_the_same_namespace_finds_a_prompt(driver: Driver, field: str) -> N
 
 
 @clause("SEC-3", needs=[Capability.SNAPSHOT, Capability.EVENTS], bigram=True)
-def test_a_match_with_another_salt_finds_nothing_and_changes_nothing(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
+def test_a_match_with_another_salt_finds_nothing_and_changes_nothing(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
     before, events = snapshot_values(driver.snapshot()), tuple(driver.adapter.events())
     other = Namespace(lora=None, salt="other", tenant=None)
     for pages in ([1, 2, 3], [1, 2, 9], [1]):
@@ -116,8 +104,8 @@ def test_a_match_with_another_salt_finds_nothing_and_changes_nothing(driver: Dri
 
 
 @clause("SEC-3", needs=[Capability.REQUESTS], bigram=True)
-def test_a_request_with_another_salt_gets_no_cached_tokens(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_a_request_with_another_salt_gets_no_cached_tokens(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     for namespace, expected in ((SHARED, 2 * driver.config.page_size), (Namespace(None, "other", None), 0)):
         admission = driver.admit(driver.key([*driver.prompt([1, 2]), 7], namespace))
         assert admission is not None, "REQ-5: a short request fits"
@@ -145,55 +133,55 @@ def require_nothing(found: MatchResult, namespace: Namespace) -> None:
 
 
 @clause("SEC-3", "KEY-2", needs=HOST, page_sizes=[16])
-@pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
-def test_another_salt_finds_nothing_on_either_tier(driver: Driver, scene: Callable[..., None]) -> None:
-    scene(driver, WHOLE)
+@PLACEMENTS
+def test_another_salt_finds_nothing_on_either_tier(driver: Scenario, place: Callable[..., None]) -> None:
+    place(driver, WHOLE)
     for namespace in OTHERS:
         key = driver.key(driver.prompt(WHOLE), namespace)
         found = driver.match(key)
         require_nothing(found, namespace)
         assert driver.load_back(key, found) is None, f"SEC-3: something was loaded for {namespace}"
-    assert sum(tier_hits(driver, WHOLE)) == 3, (
-        f"SEC-3: with the same salt all of it is there: expected 3, got {tier_hits(driver, WHOLE)}"
+    assert sum(driver.tier_hits(WHOLE)) == 3, (
+        f"SEC-3: with the same salt all of it is there: expected 3, got {driver.tier_hits(WHOLE)}"
     )
 
 
 @clause("SEC-3", "FLOW-6", needs=[Capability.NAMESPACES], page_sizes=[16])
-@STAGES
-def test_another_salt_finds_nothing_of_a_load_under_way(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, WHOLE)
-    load = queue_load(driver, WHOLE)
-    stage(driver, TransferKind.LOAD)
+@PHASES
+def test_another_salt_finds_nothing_of_a_load_under_way(driver: Scenario, phase: Phase) -> None:
+    driver.put_on_host(WHOLE)
+    load = driver.queue_load(WHOLE)
+    phase(driver, TransferKind.LOAD)
     for namespace in OTHERS:
         key = driver.key(driver.prompt(WHOLE), namespace)
         require_nothing(driver.match(key), namespace)
         driver.put(key)
-        under_way = len(transfer_views(driver, TransferKind.LOAD))
+        under_way = len(driver.transfer_views(TransferKind.LOAD))
         driver.match(key)
-        assert len(transfer_views(driver, TransferKind.LOAD)) == under_way, f"SEC-3: {namespace} changed what is loaded"
+        assert len(driver.transfer_views(TransferKind.LOAD)) == under_way, f"SEC-3: {namespace} changed what is loaded"
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
 
 
 @clause("KEY-2", "SEC-3", needs=HOST, page_sizes=[16])
-def test_each_namespace_has_its_own_host_copies(driver: Driver) -> None:
+def test_each_namespace_has_its_own_host_copies(driver: Scenario) -> None:
     other = driver.key(driver.prompt(WHOLE), OTHERS[0])
-    put_on_host(driver, WHOLE)
+    driver.put_on_host(WHOLE)
     for _ in range(2):
         driver.put(other)
     driver.drain()
-    evict_all(driver)
+    driver.evict_all()
     for namespace in (SHARED, OTHERS[0]):
-        there = tier_hits(driver, WHOLE, namespace)
+        there = driver.tier_hits(WHOLE, namespace)
         assert there == (0, 3), f"KEY-2: three pages of {namespace} are on the host: expected (0, 3), got {there}"
     driver.load(other)
-    found = tier_hits(driver, WHOLE, OTHERS[0]), tier_hits(driver, WHOLE)
+    found = driver.tier_hits(WHOLE, OTHERS[0]), driver.tier_hits(WHOLE)
     assert found == ((3, 0), (0, 3)), f"KEY-2: only {OTHERS[0]} was loaded, got {found}"
-    receipt = driver.lock_host(driver.match(key_of(driver, WHOLE), chunked=True).best_match)
-    evict_all(driver)
-    evict_host(driver)
+    receipt = driver.lock_host(driver.match(driver.key_of(WHOLE), chunked=True).best_match)
+    driver.evict_all()
+    driver.evict_all_host()
     assert not residency(driver.snapshot(), driver.config), "EVICT-1: nothing is locked on the device"
-    found = tier_hits(driver, WHOLE), tier_hits(driver, WHOLE, OTHERS[0])
+    found = driver.tier_hits(WHOLE), driver.tier_hits(WHOLE, OTHERS[0])
     assert found == ((0, 3), (0, 0)), f"KEY-2: a host lock of one namespace holds no other, got {found}"
     driver.unlock_host(receipt)
 
@@ -206,7 +194,7 @@ MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
 
 
 @pytest.fixture
-def one_digest_for_all(driver: Driver) -> Iterator[None]:
+def one_digest_for_all(driver: Scenario) -> Iterator[None]:
     """Make every page hash of the cache equal."""
     with driver.adapter.colliding():
         yield
@@ -214,42 +202,40 @@ def one_digest_for_all(driver: Driver) -> Iterator[None]:
 
 @clause("SEC-2", needs=[Capability.COLLISIONS], bigram=True)
 @pytest.mark.usefixtures("one_digest_for_all")
-def test_prompts_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
+def test_prompts_whose_hashes_collide_do_not_find_each_other(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
     for prompt in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
-        found = hit_pages(driver, prompt)
+        found = driver.hit_pages(prompt)
         assert found == 0, f"SEC-2: {prompt} found {found} pages of another prompt"
-    put(driver, [4, 2, 3])
-    slots = [set(driver.match(key_of(driver, prompt)).device_indices.tolist()) for prompt in ([1, 2, 3], [4, 2, 3])]
+    driver.put_pages([4, 2, 3])
+    slots = [set(driver.match(driver.key_of(prompt)).device_indices.tolist()) for prompt in ([1, 2, 3], [4, 2, 3])]
     assert all(len(own) == 3 * driver.config.page_size for own in slots), f"SEC-2: each finds its own: {slots}"
     assert not slots[0] & slots[1], f"SEC-2: slots {slots[0] & slots[1]} are served to two prompts"
 
 
 @clause("SEC-2", needs=[Capability.COLLISIONS, Capability.HOST], page_sizes=[16])
 @pytest.mark.usefixtures("one_digest_for_all")
-def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(driver: Driver) -> None:
-    put_on_host(driver, WHOLE)
+def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(driver: Scenario) -> None:
+    driver.put_on_host(WHOLE)
     for prompt in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
-        assert tier_hits(driver, prompt) == (0, 0), (
-            f"SEC-2: {prompt} found {tier_hits(driver, prompt)} of another prompt"
-        )
-    put_on_host(driver, [4, 2, 3])
-    found = tier_hits(driver, WHOLE), tier_hits(driver, [4, 2, 3])
+        assert driver.tier_hits(prompt) == (0, 0), f"SEC-2: {prompt} found {driver.tier_hits(prompt)} of another prompt"
+    driver.put_on_host([4, 2, 3])
+    found = driver.tier_hits(WHOLE), driver.tier_hits([4, 2, 3])
     assert found == ((0, 3), (0, 3)), f"SEC-2: each finds its own three pages, got {found}"
 
 
 @clause("SEC-2", needs=[Capability.COLLISIONS, Capability.NAMESPACES], bigram=True)
 @pytest.mark.usefixtures("one_digest_for_all")
-def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     for namespace in (Namespace("a", None, None), Namespace(None, "a", None)):
-        found = hit_pages(driver, [1, 2], namespace)
+        found = driver.hit_pages([1, 2], namespace)
         assert found == 0, f"SEC-2: {namespace} found {found} pages of {SHARED}"
-    assert hit_pages(driver, [1, 2]) == 2, "SEC-2: the owner finds its own"
+    assert driver.hit_pages([1, 2]) == 2, "SEC-2: the owner finds its own"
 
 
 @clause("SEC-2", needs=[Capability.HASHES], bigram=True)
-def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Driver) -> None:
+def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Scenario) -> None:
     tokens = [5_000_000 + offset for offset in range(2 * driver.config.page_size + 1)]
     driver.put(driver.key(tokens))
     hashes = set(driver.adapter.page_hashes(driver.key(tokens)))
@@ -262,7 +248,7 @@ def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Driver) -> 
 
 
 @clause("SEC-2", needs=[Capability.HASHES], bigram=True)
-def test_page_hashes_are_as_long_as_a_cryptographic_hash(driver: Driver) -> None:
-    hashes = list(driver.adapter.page_hashes(key_of(driver, [1, 2, 3])))
+def test_page_hashes_are_as_long_as_a_cryptographic_hash(driver: Scenario) -> None:
+    hashes = list(driver.adapter.page_hashes(driver.key_of([1, 2, 3])))
     lengths = {len(bytes.fromhex(digest)) for digest in hashes}
     assert lengths == {32}, f"SEC-2: 32 bytes in hex expected, got {hashes}"

@@ -15,12 +15,11 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import NO_SLOTS, SHARED, EventKind, Key, Namespace
 
-from .scenario import FULL, evict_all, key_of, open_standard, put
-from .tree_view import page_hash_chain, residency, snapshot_values
+from .scenario import FULL, Scenario, open_standard
+from .snapshot_values import page_hash_chain, residency, snapshot_values
 
 # KEY-1 to KEY-3: which part of a prompt is cached, and which requests share it.
 
@@ -30,7 +29,7 @@ OTHER = Namespace(lora="adapter", salt=None, tenant=None)
 
 @clause("KEY-1", bigram=True)
 @pytest.mark.parametrize("left_out", [0, 1])
-def test_the_tail_after_the_last_whole_page_is_not_cached(driver: Driver, left_out: int) -> None:
+def test_the_tail_after_the_last_whole_page_is_not_cached(driver: Scenario, left_out: int) -> None:
     page = driver.config.page_size
     tokens = driver.prompt([1, 2, 3])[: -left_out or None]
     whole = 3 * page if left_out == 0 else 2 * page
@@ -42,7 +41,7 @@ def test_the_tail_after_the_last_whole_page_is_not_cached(driver: Driver, left_o
 
 @clause("KEY-1", needs=[Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("cached", [False, True], ids=["empty", "cached"])
-def test_a_key_shorter_than_a_page_matches_and_inserts_nothing(driver: Driver, cached: bool) -> None:
+def test_a_key_shorter_than_a_page_matches_and_inserts_nothing(driver: Scenario, cached: bool) -> None:
     whole = driver.prompt([1])
     if cached:
         driver.put(driver.key(whole))
@@ -57,7 +56,7 @@ def test_a_key_shorter_than_a_page_matches_and_inserts_nothing(driver: Driver, c
 
 
 @clause("KEY-2", needs=[Capability.SNAPSHOT, Capability.HASHES], bigram=True)
-def test_namespaces_share_no_node_no_slot_and_no_hash(driver: Driver) -> None:
+def test_namespaces_share_no_node_no_slot_and_no_hash(driver: Scenario) -> None:
     tokens = driver.prompt([1, 2])
     keys = [driver.key(tokens, SHARED), driver.key(tokens, OTHER)]
     first, second = (driver.put(key) for key in keys)
@@ -74,19 +73,19 @@ def test_namespaces_share_no_node_no_slot_and_no_hash(driver: Driver) -> None:
 
 
 @clause("KEY-2", needs=[Capability.SNAPSHOT], bigram=True)
-def test_an_eviction_in_one_namespace_leaves_the_other_unchanged(driver: Driver) -> None:
+def test_an_eviction_in_one_namespace_leaves_the_other_unchanged(driver: Scenario) -> None:
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, SHARED))
     driver.put(driver.key(tokens, OTHER))
     receipt = driver.lock(driver.match(driver.key(tokens, OTHER)).device_anchor)
-    evict_all(driver, FULL)
+    driver.evict_all(FULL)
     lengths = [len(driver.match(driver.key(tokens, namespace)).device_indices) for namespace in (SHARED, OTHER)]
     driver.unlock(receipt)
     assert lengths == [0, 2 * driver.config.page_size], f"KEY-2: only the unlocked one was to go, found {lengths}"
 
 
 @clause("KEY-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_bigram_elements_are_the_pairs_of_neighbours(driver: Driver) -> None:
+def test_bigram_elements_are_the_pairs_of_neighbours(driver: Scenario) -> None:
     page = driver.config.page_size
     tokens = list(range(100, 100 + 2 * page + 1))
     driver.put(driver.key(tokens))
@@ -96,7 +95,7 @@ def test_bigram_elements_are_the_pairs_of_neighbours(driver: Driver) -> None:
 
 
 @clause("KEY-3", bigram=True)
-def test_bigram_keys_count_one_element_less_than_tokens(driver: Driver) -> None:
+def test_bigram_keys_count_one_element_less_than_tokens(driver: Scenario) -> None:
     page = driver.config.page_size
     tokens = list(range(100, 100 + 2 * page))
     assert driver.put(driver.key(tokens)).accepted_length == page, f"KEY-3: {2 * page} tokens are {2 * page - 1} pairs"
@@ -104,7 +103,7 @@ def test_bigram_keys_count_one_element_less_than_tokens(driver: Driver) -> None:
 
 
 @clause("KEY-3", bigram=True)
-def test_the_token_after_a_page_of_pairs_belongs_to_the_page(driver: Driver) -> None:
+def test_the_token_after_a_page_of_pairs_belongs_to_the_page(driver: Scenario) -> None:
     page = driver.config.page_size
     driver.put(driver.key(range(100, 100 + page + 1)))
     other = [*range(100, 100 + page), 7]
@@ -123,7 +122,7 @@ DEPTH = 10_000
 
 
 @clause("KEY-4", bigram=True)
-def test_page_hashes_are_the_hash_chain_of_the_contract(driver: Driver) -> None:
+def test_page_hashes_are_the_hash_chain_of_the_contract(driver: Scenario) -> None:
     config = driver.config
     tokens = [WIDE[i % len(WIDE)] for i in range(5 * config.page_size - 1)]
     expected = page_hash_chain(tokens, config.page_size, bigram=config.bigram)
@@ -142,7 +141,7 @@ def test_a_prompt_of_pairs_has_a_hash_for_each_whole_page(adapter_type: type[Cac
 
 
 @clause("KEY-4", needs=[Capability.NAMESPACES], bigram=True)
-def test_a_namespace_seeds_the_chain(driver: Driver) -> None:
+def test_a_namespace_seeds_the_chain(driver: Scenario) -> None:
     tokens = driver.prompt([1, 2, 3])
     namespaces = [SHARED, Namespace("a", None, None), Namespace(None, "a", None), Namespace(None, None, "a")]
     hashes = [
@@ -175,13 +174,13 @@ def test_page_hashes_do_not_depend_on_the_process(adapter_type: type[CacheAdapte
 
 
 @clause("KEY-5", needs=[Capability.EVENTS], bigram=True)
-def test_the_parts_of_a_split_node_keep_the_hash_of_each_page(driver: Driver) -> None:
+def test_the_parts_of_a_split_node_keep_the_hash_of_each_page(driver: Scenario) -> None:
     for cut in (1, 2, 3):
         whole, branch = [cut, 2, 3, 4], [*[cut, 2, 3, 4][:cut], 9]
-        put(driver, whole)
-        put(driver, branch)
+        driver.put_pages(whole)
+        driver.put_pages(branch)
         seen = len(driver.adapter.events())
-        evict_all(driver, FULL)
+        driver.evict_all(FULL)
         removed = {event.blocks for event in driver.adapter.events()[seen:] if event.component == FULL}
         chain, other = _chain(driver, whole), _chain(driver, branch)
         joined = [
@@ -191,19 +190,19 @@ def test_the_parts_of_a_split_node_keep_the_hash_of_each_page(driver: Driver) ->
 
 
 @clause("KEY-5", needs=[Capability.EVENTS, Capability.SNAPSHOT], bigram=True)
-def test_each_part_of_a_split_node_has_one_hash_per_page(driver: Driver) -> None:
-    put(driver, [1, 2, 3, 4])
+def test_each_part_of_a_split_node_has_one_hash_per_page(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3, 4])
     for shorter in ([1, 2, 3], [1]):
-        driver.match(key_of(driver, shorter))
+        driver.match(driver.key_of(shorter))
     lengths = sorted((node.end - node.start) // driver.config.page_size for node in driver.snapshot().nodes)
-    evict_all(driver, FULL)
+    driver.evict_all(FULL)
     removed = sorted(len(blocks) for blocks in _removed(driver))
     assert removed == lengths, f"KEY-5: expected {lengths} hashes in the events of removed nodes, got {removed}"
 
 
 @clause("KEY-6", bigram=True)
-def test_page_hashes_are_returned_in_a_new_list(driver: Driver) -> None:
-    key, longer = key_of(driver, [1, 2, 3]), key_of(driver, [1, 2, 3, 4])
+def test_page_hashes_are_returned_in_a_new_list(driver: Scenario) -> None:
+    key, longer = driver.key_of([1, 2, 3]), driver.key_of([1, 2, 3, 4])
     driver.put(key)
     first = driver.adapter.page_hashes(key)
     expected = list(first)
@@ -218,14 +217,14 @@ def test_page_hashes_are_returned_in_a_new_list(driver: Driver) -> None:
 
 
 @clause("KEY-6", bigram=True)
-def test_page_hashes_do_not_depend_on_what_is_cached(driver: Driver) -> None:
-    key = key_of(driver, [1, 2, 3])
+def test_page_hashes_do_not_depend_on_what_is_cached(driver: Scenario) -> None:
+    key = driver.key_of([1, 2, 3])
     seen = {"empty": list(driver.adapter.page_hashes(key))}
     driver.put(key)
     seen["cached"] = list(driver.adapter.page_hashes(key))
-    put(driver, [1, 9])
+    driver.put_pages([1, 9])
     seen["split"] = list(driver.adapter.page_hashes(key))
-    evict_all(driver)
+    driver.evict_all()
     seen["evicted"] = list(driver.adapter.page_hashes(key))
     assert all(hashes == seen["empty"] for hashes in seen.values()), f"KEY-6: {seen}"
 
@@ -248,11 +247,11 @@ def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: t
     driver.check()
 
 
-def _chain(driver: Driver, pages: list[int]) -> list[str]:
+def _chain(driver: Scenario, pages: list[int]) -> list[str]:
     return page_hash_chain(driver.prompt(pages), driver.config.page_size, bigram=driver.config.bigram)
 
 
-def _removed(driver: Driver) -> list[tuple[str, ...]]:
+def _removed(driver: Scenario) -> list[tuple[str, ...]]:
     """The blocks of FULL that each event removed, in order."""
     return [
         event.blocks for event in driver.adapter.events() if event.component == FULL and event.kind is EventKind.REMOVED

@@ -16,13 +16,11 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.geometry import GeometricConfig
 from hicache.types import SHARED, Key, Namespace, Pool, StopPolicy
 
 from .near_prompts import EMPTY_NAMES, SIMILAR_NAMESPACES, Page, base_pages, joined_pages, near_pages
-from .scenario import FULL, key_of, open_standard, put_on_host, tier_hits
-from .storage_scenes import put_in_storage_alone
+from .scenario import FULL, Scenario, open_standard
 
 OPENING = 9
 """The first token of a prompt with bigram keys, before its pages."""
@@ -37,12 +35,12 @@ MANY = 1200
 """So many prompts, or namespaces, that among digests of 16 bits ten are equal on average."""
 
 
-def tokens_of(driver: Driver, *pages: Page, opening: int = OPENING) -> list[int]:
+def tokens_of(driver: Scenario, *pages: Page, opening: int = OPENING) -> list[int]:
     """The tokens of a prompt of these pages."""
     return [*([opening] if driver.config.bigram else []), *(token for page in pages for token in page)]
 
 
-def compute(driver: Driver, key: Key) -> None:
+def compute(driver: Scenario, key: Key) -> None:
     """Cache a prompt of whole pages, by verbs or by a request."""
     if Capability.VERBS in driver.adapter.capabilities:
         driver.put(key)
@@ -53,7 +51,7 @@ def compute(driver: Driver, key: Key) -> None:
     driver.drain()
 
 
-def found(driver: Driver, key: Key) -> int:
+def found(driver: Scenario, key: Key) -> int:
     """How many elements of a prompt are found, by a match or a look-up: the larger number if there are both."""
     lengths: list[int] = []
     if Capability.VERBS in driver.adapter.capabilities:
@@ -64,14 +62,14 @@ def found(driver: Driver, key: Key) -> int:
     return max(lengths)
 
 
-def require(driver: Driver, tokens: Sequence[int], most: int, why: str, namespace: Namespace = SHARED) -> None:
+def require(driver: Scenario, tokens: Sequence[int], most: int, why: str, namespace: Namespace = SHARED) -> None:
     """KEY-7: at most so many pages of a prompt are found."""
     pages, rest = divmod(found(driver, driver.key(tokens, namespace)), driver.config.page_size)
     assert pages <= most, f"KEY-7: {why}: expected {most} pages of {list(tokens)} in {namespace}, got {pages}"
     assert not rest, f"KEY-1: expected whole pages of {list(tokens)}, got {rest} tokens more"
 
 
-def require_admission(driver: Driver, tokens: Sequence[int], most: int, why: str) -> None:
+def require_admission(driver: Scenario, tokens: Sequence[int], most: int, why: str) -> None:
     """KEY-7: a request is given at most so many pages. With BYTES the driver compares them with the prompt's."""
     if Capability.REQUESTS not in driver.adapter.capabilities:
         return
@@ -82,7 +80,7 @@ def require_admission(driver: Driver, tokens: Sequence[int], most: int, why: str
     assert pages <= most, f"KEY-7: {why}: expected a request of {list(tokens)} to be given {most} pages, got {pages}"
 
 
-def require_found(driver: Driver, key: Key) -> None:
+def require_found(driver: Scenario, key: Key) -> None:
     """MATCH-1: all of a prompt is found that was computed before."""
     expected, count = driver.elements(key), found(driver, key)
     assert count == expected, f"MATCH-1: the prompt was computed: expected {expected} tokens of it, got {count}"
@@ -96,7 +94,7 @@ def unlike(page: Page, other: Page) -> str:
 
 
 @clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
-def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
+def test_a_page_is_found_by_all_of_its_tokens(driver: Scenario) -> None:
     for page in base_pages(driver.config.page_size):
         key = driver.key(tokens_of(driver, page, page))
         compute(driver, key)
@@ -113,7 +111,7 @@ def test_a_page_is_found_by_all_of_its_tokens(driver: Driver) -> None:
 
 
 @clause("KEY-7", needs=[Capability.PAGED], verbs=False)
-def test_tokens_that_are_equal_once_they_are_joined_are_told_apart(driver: Driver) -> None:
+def test_tokens_that_are_equal_once_they_are_joined_are_told_apart(driver: Scenario) -> None:
     for first, second in joined_pages(driver.config.page_size):
         compute(driver, driver.key(first))
         why = f"{list(first)} is cached, the same page once ids are joined, or zeros or repeated ids are dropped"
@@ -121,10 +119,10 @@ def test_tokens_that_are_equal_once_they_are_joined_are_told_apart(driver: Drive
 
 
 @clause("KEY-7", "MATCH-1", bigram=True, verbs=False)
-def test_a_page_is_found_after_all_pages_before_it(driver: Driver) -> None:
+def test_a_page_is_found_after_all_pages_before_it(driver: Scenario) -> None:
     for cached in ([1, 2], [3, 4], [5, 1, 6], [7, 1, 8]):
-        compute(driver, key_of(driver, cached))
-        require_found(driver, key_of(driver, cached))
+        compute(driver, driver.key_of(cached))
+        require_found(driver, driver.key_of(cached))
     for pages, most in (
         *(([1, 4], 1), ([3, 2], 1), ([2], 0), ([4, 4], 0), ([2, 1], 0), ([6], 0)),
         *(([5, 1, 8], 2), ([7, 1, 6], 2), ([1, 6], 1), ([1, 1], 1), ([1, 1, 6], 1), ([1, 2, 2], 2), ([3, 3, 4], 1)),
@@ -133,7 +131,7 @@ def test_a_page_is_found_after_all_pages_before_it(driver: Driver) -> None:
 
 
 @clause("KEY-7", "KEY-3", needs=[Capability.BIGRAM], verbs=False)
-def test_a_pair_is_both_of_its_tokens_in_their_order(driver: Driver) -> None:
+def test_a_pair_is_both_of_its_tokens_in_their_order(driver: Scenario) -> None:
     size = driver.config.page_size
     page = base_pages(size)[0]
     compute(driver, driver.key(tokens_of(driver, page, page)))
@@ -146,17 +144,17 @@ def test_a_pair_is_both_of_its_tokens_in_their_order(driver: Driver) -> None:
 
 
 @clause("KEY-7", "KEY-2", "SEC-1", "MATCH-1", bigram=True, verbs=False)
-def test_a_prompt_is_found_in_exactly_its_namespace(driver: Driver) -> None:
+def test_a_prompt_is_found_in_exactly_its_namespace(driver: Scenario) -> None:
     for number, group in enumerate(SIMILAR_NAMESPACES):
         compute_in_each(driver, driver.prompt([number + 1]), group)
 
 
 @clause("KEY-7", "KEY-2", "SEC-1", needs=[Capability.NAMESPACES], components=[FULL], verbs=False, alone=True)
-def test_an_empty_name_is_not_an_absent_one(driver: Driver) -> None:
+def test_an_empty_name_is_not_an_absent_one(driver: Scenario) -> None:
     compute_in_each(driver, driver.prompt([1]), EMPTY_NAMES)
 
 
-def compute_in_each(driver: Driver, tokens: Sequence[int], namespaces: Sequence[Namespace]) -> None:
+def compute_in_each(driver: Scenario, tokens: Sequence[int], namespaces: Sequence[Namespace]) -> None:
     """Compute a prompt in one namespace after the other, each of which must find nothing before, and then all."""
     for number, namespace in enumerate(namespaces):
         require(driver, tokens, 0, f"it was computed in {namespaces[:number]}", namespace)
@@ -165,7 +163,7 @@ def compute_in_each(driver: Driver, tokens: Sequence[int], namespaces: Sequence[
 
 
 @contextmanager
-def open_roomy(adapter_type: type[CacheAdapter]) -> Iterator[Driver]:
+def open_roomy(adapter_type: type[CacheAdapter]) -> Iterator[Scenario]:
     """A cache with room for MANY prompts of one page twice."""
     listed = adapter_type.configurations()
     if listed is None:
@@ -177,14 +175,14 @@ def open_roomy(adapter_type: type[CacheAdapter]) -> Iterator[Driver]:
         config = config.with_blocks(2 * MANY * config.page_size // config.geometry.finest)
         if config.host is not None:
             config = replace(config, host=replace(config.host, capacity_tokens={FULL: 2 * MANY * config.page_size}))
-        driver = Driver(adapter_type(config), config)
+        driver = Scenario(adapter_type(config), config)
     # The laws look at the whole cache, and would do so thousands of times.
     driver.check_every = 0
     yield driver
     driver.adapter.close()
 
 
-def compute_unseen(driver: Driver, key: Key) -> None:
+def compute_unseen(driver: Scenario, key: Key) -> None:
     """Cache a prompt of whole pages; with requests alone no byte is written, and none is read."""
     if Capability.VERBS in driver.adapter.capabilities:
         driver.put(key)
@@ -225,13 +223,13 @@ def test_each_page_of_a_long_prompt_belongs_to_its_namespace(adapter_type: type[
             compute_all_but_one(driver, (pages, SHARED), (pages, namespace), "the namespace differs")
 
 
-def page_at(driver: Driver, number: int) -> Page:
+def page_at(driver: Scenario, number: int) -> Page:
     """A page of its own for each number."""
     return (number, *base_pages(driver.config.page_size)[1][1:])
 
 
 def compute_all_but_one(
-    driver: Driver, cached: tuple[list[Page], Namespace], other: tuple[list[Page], Namespace], why: str
+    driver: Scenario, cached: tuple[list[Page], Namespace], other: tuple[list[Page], Namespace], why: str
 ) -> None:
     """Compute a prompt, and of another one all pages but the last, which is equal and must not be found there."""
     (pages, namespace), (other_pages, other_namespace) = cached, other
@@ -257,10 +255,10 @@ def test_among_many_namespaces_no_two_share_a_page(adapter_type: type[CacheAdapt
 
 
 @clause("KEY-7", needs=[Capability.HOST], components=[FULL], page_sizes=[16], alone=True)
-def test_a_page_is_found_on_the_host_by_all_of_its_tokens(driver: Driver) -> None:
-    put_on_host(driver, [1, 2])
-    assert tier_hits(driver, [1, 2]) == (0, 2), (
-        f"MATCH-1: expected two pages on the host, got {tier_hits(driver, [1, 2])}"
+def test_a_page_is_found_on_the_host_by_all_of_its_tokens(driver: Scenario) -> None:
+    driver.put_on_host([1, 2])
+    assert driver.tier_hits([1, 2]) == (0, 2), (
+        f"MATCH-1: expected two pages on the host, got {driver.tier_hits([1, 2])}"
     )
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
@@ -284,31 +282,31 @@ in_storage = partial(
 
 
 @in_storage(needs=STORED)
-def test_a_stored_page_is_read_for_all_of_its_tokens(driver: Driver) -> None:
-    put_in_storage_alone(driver, [1, 2])
+def test_a_stored_page_is_read_for_all_of_its_tokens(driver: Scenario) -> None:
+    driver.put_in_storage_alone([1, 2])
     page = tuple(driver.prompt([1]))
     for common, pages in near_pages(page).items():
         for other in islice(pages, 4):
             why = f"{unlike(page, other)}, and it agrees with that page in storage in {common}"
             require_nothing_read(driver, driver.key([*other, *driver.prompt([2])]), why)
-    require_nothing_read(driver, key_of(driver, [2]), "it was stored after another page")
+    require_nothing_read(driver, driver.key_of([2]), "it was stored after another page")
 
 
 @in_storage("KEY-2", "SEC-3", needs=[*STORED, Capability.NAMESPACES])
-def test_a_stored_page_is_read_in_exactly_its_namespace(driver: Driver) -> None:
-    put_in_storage_alone(driver, [1, 2])
+def test_a_stored_page_is_read_in_exactly_its_namespace(driver: Scenario) -> None:
+    driver.put_in_storage_alone([1, 2])
     for namespace in SIMILAR_NAMESPACES[0]:
         require_nothing_read(driver, driver.key(driver.prompt([1, 2]), namespace), "it was stored in no namespace")
 
 
 @in_storage("KEY-2", "SEC-3", needs=[*STORED, Capability.NAMESPACES])
-def test_a_stored_page_is_not_read_for_an_empty_name(driver: Driver) -> None:
-    put_in_storage_alone(driver, [1, 2])
+def test_a_stored_page_is_not_read_for_an_empty_name(driver: Scenario) -> None:
+    driver.put_in_storage_alone([1, 2])
     for namespace in EMPTY_NAMES[1:]:
         require_nothing_read(driver, driver.key(driver.prompt([1, 2]), namespace), "it was stored in no namespace")
 
 
-def require_nothing_read(driver: Driver, key: Key, why: str) -> None:
+def require_nothing_read(driver: Scenario, key: Key, why: str) -> None:
     """KEY-7: a prefetch of a prompt brings nothing, or is refused."""
     ticket = driver.prefetch(key)
     if ticket is None:
@@ -319,7 +317,7 @@ def require_nothing_read(driver: Driver, key: Key, why: str) -> None:
 
 
 @clause("KEY-7", "STORE-1", needs=[Capability.STORAGE], components=[FULL], verbs=False, alone=True)
-def test_no_two_similar_pages_have_one_object(driver: Driver) -> None:
+def test_no_two_similar_pages_have_one_object(driver: Scenario) -> None:
     size = driver.config.page_size
     page, owner = base_pages(size)[0], dict[str, object]()
     prompts: list[tuple[Sequence[int], Namespace]] = [

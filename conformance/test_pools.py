@@ -10,39 +10,23 @@ import pytest
 from hicache.config import ExecutorKind, Layout
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.pools import entries
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.types import PADDING_SLOT, Pool, Sizes, Slots
 
-from .checks import refused
-from .scenario import (
-    FULL,
-    MAMBA,
-    SWA,
-    evict_all,
-    find,
-    has,
-    key_of,
-    lock,
-    open_standard,
-    open_variant,
-    put,
-    put_on_host,
-    window_pages,
-)
-from .tree_view import device_ownership, free_slots, snapshot_values
+from .scenario import FULL, MAMBA, SWA, Scenario, open_standard
+from .snapshot_values import device_ownership, free_slots, snapshot_values
 
 # POOL-1, POOL-2, POOL-4: every slot has one owner, is allocated in whole pages, and is freed once.
 
 
 @clause("POOL-1", bigram=True)
-def test_free_and_cached_slots_make_up_the_pool(driver: Driver) -> None:
+def test_free_and_cached_slots_make_up_the_pool(driver: Scenario) -> None:
     pool = free_slots(driver.snapshot())
-    put(driver, [1, 2, 3])
-    put(driver, [1, 2, 4])
-    receipt = lock(driver, [1, 2, 4])
-    evict_all(driver)
+    driver.put_pages([1, 2, 3])
+    driver.put_pages([1, 2, 4])
+    receipt = driver.lock_pages([1, 2, 4])
+    driver.evict_all()
     driver.unlock(receipt)
     snapshot = driver.snapshot()
     for component, free in free_slots(snapshot).items():
@@ -52,20 +36,20 @@ def test_free_and_cached_slots_make_up_the_pool(driver: Driver) -> None:
 
 
 @clause("POOL-1", bigram=True)
-def test_all_slots_are_free_again_at_the_end(driver: Driver) -> None:
+def test_all_slots_are_free_again_at_the_end(driver: Scenario) -> None:
     pool = free_slots(driver.snapshot())
     held = driver.allocate(2 * driver.config.page_size)
     assert held is not None, "POOL-3: an empty cache has room for two pages"
-    put(driver, [1, 2, 3])
-    put(driver, [1, 4])
+    driver.put_pages([1, 2, 3])
+    driver.put_pages([1, 4])
     driver.free(held)
-    evict_all(driver)
+    driver.evict_all()
     left = free_slots(driver.snapshot())
     assert left == pool, f"POOL-1: expected {pool} to be free, got {left}"
 
 
 @clause("POOL-1", needs=[Capability.REQUESTS, Capability.PAGED], bigram=True)
-def test_requests_that_share_a_part_of_a_page_own_no_page_together(driver: Driver) -> None:
+def test_requests_that_share_a_part_of_a_page_own_no_page_together(driver: Scenario) -> None:
     pool = free_slots(driver.snapshot())
     tokens = [*driver.prompt([1]), *driver.prompt([2])[: driver.config.page_size // 2]]
     running = [driver.admit(driver.key([*tokens, *tail])) for tail in ([], [7], [8])]
@@ -78,10 +62,10 @@ def test_requests_that_share_a_part_of_a_page_own_no_page_together(driver: Drive
 
 
 @clause("POOL-1", needs=[Capability.SIZES], bigram=True)
-def test_size_counters_are_those_of_the_nodes(driver: Driver) -> None:
+def test_size_counters_are_those_of_the_nodes(driver: Scenario) -> None:
     page = driver.config.page_size
-    put(driver, [1, 2, 3])
-    put(driver, [1, 2, 4])
+    driver.put_pages([1, 2, 3])
+    driver.put_pages([1, 2, 4])
     pages = {FULL: 4, SWA: 4, MAMBA: 2}
     for component, sizes in driver.adapter.sizes().items():
         count = pages[component] * (1 if component == MAMBA else page)
@@ -90,15 +74,15 @@ def test_size_counters_are_those_of_the_nodes(driver: Driver) -> None:
 
 
 @clause("POOL-1", bigram=True)
-def test_arrays_that_pass_between_caller_and_cache_are_not_shared(driver: Driver) -> None:
-    key = key_of(driver, [1, 2])
+def test_arrays_that_pass_between_caller_and_cache_are_not_shared(driver: Scenario) -> None:
+    key = driver.key_of([1, 2])
     slots = driver.allocate(2 * driver.config.page_size)
     assert slots is not None, "POOL-3: an empty cache has room for two pages"
     mine = slots.copy()
     slots[:] = PADDING_SLOT
     driver.write(key, mine, 0)
     given = mine.copy()
-    state = driver.allocate_state() if has(driver, MAMBA) else None
+    state = driver.allocate_state() if driver.has(MAMBA) else None
     if state is not None:
         driver.write_state(key, state)
     driver.insert(key, given, shared=0, state=state)
@@ -112,7 +96,7 @@ def test_arrays_that_pass_between_caller_and_cache_are_not_shared(driver: Driver
 
 
 @clause("POOL-1", bigram=True)
-def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Driver) -> None:
+def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Scenario) -> None:
     first, second = (driver.allocate(2 * driver.config.page_size) for _ in range(2))
     assert first is not None, "POOL-3: there is room for four pages"
     assert second is not None, "POOL-3: there is room for four pages"
@@ -123,9 +107,9 @@ def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Dri
 
 
 @clause("POOL-2", bigram=True)
-def test_no_slot_is_allocated_twice(driver: Driver) -> None:
+def test_no_slot_is_allocated_twice(driver: Scenario) -> None:
     page = driver.config.page_size
-    pages = min(driver.config.capacity_tokens[name] // page for name in (FULL, SWA) if has(driver, name))
+    pages = min(driver.config.capacity_tokens[name] // page for name in (FULL, SWA) if driver.has(name))
     taken = [slots for _ in range(pages) if (slots := driver.allocate(page)) is not None]
     everything = np.concatenate(taken)
     assert len(np.unique(everything)) == len(everything) == pages * page, f"POOL-2: {everything.tolist()}"
@@ -133,54 +117,54 @@ def test_no_slot_is_allocated_twice(driver: Driver) -> None:
     assert driver.allocate(page) is None, "POOL-3: expected None from an empty pool"
 
 
-def _again(driver: Driver, held: Slots) -> Slots:
+def _again(driver: Scenario, held: Slots) -> Slots:
     driver.free(held)
     return held
 
 
-WRONG_SLOTS: dict[str, Callable[[Driver, Slots], Slots]] = {
+WRONG_SLOTS: dict[str, Callable[[Scenario, Slots], Slots]] = {
     "free already": _again,
     "named twice": lambda _, held: np.concatenate((held, held)),
     "the padding slot": lambda driver, _: np.arange(driver.config.page_size),
     "beyond the pool": lambda driver, held: held + driver.config.capacity_tokens[FULL],
     "below the pool": lambda driver, held: held - driver.config.capacity_tokens[FULL] - driver.config.page_size,
     "held and never handed out": lambda driver, held: np.concatenate((held, held + driver.config.page_size)),
-    "the tree's": lambda driver, _: driver.match(key_of(driver, [1, 2])).device_indices,
+    "the tree's": lambda driver, _: driver.match(driver.key_of([1, 2])).device_indices,
 }
 
 
 @clause("POOL-2", needs=[Capability.SNAPSHOT], bigram=True)
-def test_freeing_a_slot_that_the_caller_does_not_hold_is_refused(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_freeing_a_slot_that_the_caller_does_not_hold_is_refused(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     for mistake, wrong_slots in WRONG_SLOTS.items():
         held = driver.allocate(driver.config.page_size)
         assert held is not None, "POOL-3: there is room for a page"
         wrong = wrong_slots(driver, held)
-        with refused(driver, "POOL-2", f"freeing {wrong.tolist()}, {mistake},"):
+        with driver.refused("POOL-2", f"freeing {wrong.tolist()}, {mistake},"):
             driver.adapter.free(wrong)
 
 
 @clause("POOL-2", needs=[Capability.SNAPSHOT, Capability.MAMBA])
-def test_freeing_a_state_that_the_caller_does_not_hold_is_refused(driver: Driver) -> None:
-    put(driver, [1])
+def test_freeing_a_state_that_the_caller_does_not_hold_is_refused(driver: Scenario) -> None:
+    driver.put_pages([1])
     in_tree = [slot for node in driver.snapshot().nodes for slot in _slots_of(node.slots[MAMBA])]
     state = driver.allocate_state()
     assert state is not None, "POOL-3: there is room for a state"
     driver.free_state(state)
     beyond = driver.config.capacity_tokens[MAMBA] + 1
     for mistake, slot in {"free": state, "padding": PADDING_SLOT, "beyond": beyond, "the tree's": in_tree[0]}.items():
-        with refused(driver, "POOL-2", f"freeing state {slot}, {mistake},"):
+        with driver.refused("POOL-2", f"freeing state {slot}, {mistake},"):
             driver.adapter.free_state(slot)
 
 
 @clause("POOL-4", bigram=True)
-def test_pages_are_whole_and_aligned_also_when_the_free_ones_are_scattered(driver: Driver) -> None:
+def test_pages_are_whole_and_aligned_also_when_the_free_ones_are_scattered(driver: Scenario) -> None:
     page = driver.config.page_size
     taken = [slots for _ in range(6) if (slots := driver.allocate(page)) is not None]
     scattered = taken[::2]
     for slots in scattered:
         driver.free(slots)
-    rest = driver.allocate(driver.config.capacity_tokens[SWA if has(driver, SWA) else FULL] - 3 * page)
+    rest = driver.allocate(driver.config.capacity_tokens[SWA if driver.has(SWA) else FULL] - 3 * page)
     assert rest is not None, "POOL-3: all but three pages are free"
     starts = rest.reshape(-1, page)[:, 0]
     whole = (starts[:, None] + np.arange(page)).reshape(-1)
@@ -189,12 +173,12 @@ def test_pages_are_whole_and_aligned_also_when_the_free_ones_are_scattered(drive
     assert {int(slots[0]) for slots in scattered} <= set(starts.tolist()), "POOL-3: what was given back is used again"
 
 
-def _arrays_shown(driver: Driver) -> list[Slots]:
+def _arrays_shown(driver: Scenario) -> list[Slots]:
     snapshot = driver.snapshot()
     shown = [slots for node in snapshot.nodes for slots in node.slots.values() if slots is not None]
     shown += [pool.free for pool in snapshot.pools.values()]
-    if has(driver, SWA):
-        shown.append(driver.adapter.partners(driver.match(key_of(driver, [1, 2])).device_indices))
+    if driver.has(SWA):
+        shown.append(driver.adapter.partners(driver.match(driver.key_of([1, 2])).device_indices))
     return [slots for slots in shown if slots.flags.writeable]
 
 
@@ -206,18 +190,18 @@ def _slots_of(slots: Slots | None) -> list[int]:
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_an_allocation_larger_than_the_pool_is_refused_and_takes_nothing(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_an_allocation_larger_than_the_pool_is_refused_and_takes_nothing(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     before = _ownership(driver)
     assert driver.allocate(driver.config.capacity_tokens[FULL] + driver.config.page_size) is None, "POOL-3"
     assert _ownership(driver) == before, "POOL-3: an allocation that gave None took or evicted something"
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evicts_nothing(driver: Driver) -> None:
-    put(driver, [1, 2])
-    put(driver, [3, 4])
-    receipt = lock(driver, [1, 2])
+def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evicts_nothing(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
+    driver.put_pages([3, 4])
+    receipt = driver.lock_pages([1, 2])
     before = _ownership(driver)
     everything = driver.config.capacity_tokens[SWA if SWA in driver.config.components else FULL]
     assert driver.allocate(everything) is None, f"POOL-3: {everything} slots don't fit beside a locked page"
@@ -229,14 +213,14 @@ def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evict
 
 
 @clause("POOL-3", bigram=True)
-def test_an_empty_allocation_gives_no_slot(driver: Driver) -> None:
+def test_an_empty_allocation_gives_no_slot(driver: Scenario) -> None:
     slots = driver.allocate(0)
     assert slots is not None, "POOL-3: expected an empty array for 0 slots, got None"
     assert len(slots) == 0, f"POOL-3: expected an empty array for 0 slots, got {slots.tolist()}"
 
 
 @clause("POOL-3", needs=[Capability.SWA, Capability.SNAPSHOT], bigram=True)
-def test_full_slots_are_returned_when_the_window_pool_is_short(driver: Driver) -> None:
+def test_full_slots_are_returned_when_the_window_pool_is_short(driver: Scenario) -> None:
     page, capacity = driver.config.page_size, driver.config.capacity_tokens
     assert capacity[FULL] > capacity[SWA], "the scenario needs more FULL slots than SWA slots"
     held = driver.allocate(capacity[SWA])
@@ -248,7 +232,7 @@ def test_full_slots_are_returned_when_the_window_pool_is_short(driver: Driver) -
 
 
 @clause("POOL-3", needs=[Capability.SWA, Capability.SNAPSHOT], bigram=True)
-def test_window_slots_are_not_taken_when_full_is_short(driver: Driver) -> None:
+def test_window_slots_are_not_taken_when_full_is_short(driver: Scenario) -> None:
     page, capacity = driver.config.page_size, driver.config.capacity_tokens
     for tokens in (capacity[SWA], capacity[FULL] - capacity[SWA]):
         slots = driver.allocate(tokens)
@@ -261,7 +245,7 @@ def test_window_slots_are_not_taken_when_full_is_short(driver: Driver) -> None:
 
 
 @clause("POOL-3", needs=[Capability.MAMBA])
-def test_states_are_allocated_until_none_is_left(driver: Driver) -> None:
+def test_states_are_allocated_until_none_is_left(driver: Scenario) -> None:
     count = driver.config.capacity_tokens[MAMBA]
     states = [driver.allocate_state() for _ in range(count)]
     assert None not in states, f"POOL-3: {count} states are free, got {states}"
@@ -272,9 +256,9 @@ def test_states_are_allocated_until_none_is_left(driver: Driver) -> None:
 
 @clause("POOL-3", needs=[Capability.REQUESTS, Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("cached", [[], [1, 2]], ids=["unknown", "cached"])
-def test_a_request_that_does_not_fit_takes_nothing_from_any_pool(driver: Driver, cached: list[int]) -> None:
+def test_a_request_that_does_not_fit_takes_nothing_from_any_pool(driver: Scenario, cached: list[int]) -> None:
     if cached:
-        put(driver, cached)
+        driver.put_pages(cached)
     page, room = driver.config.page_size, driver.config.capacity_tokens[FULL]
     before = _ownership(driver)
     assert driver.admit(driver.key([*driver.prompt([1, 2]), *range(room)])) is None, f"POOL-3: {2 * page} over {room}"
@@ -282,14 +266,14 @@ def test_a_request_that_does_not_fit_takes_nothing_from_any_pool(driver: Driver,
 
 
 @clause("POOL-3", needs=[Capability.REQUESTS, Capability.MAMBA, Capability.SNAPSHOT])
-def test_a_request_without_a_state_takes_no_slots(driver: Driver) -> None:
+def test_a_request_without_a_state_takes_no_slots(driver: Scenario) -> None:
     states = [driver.allocate_state() for _ in range(driver.config.capacity_tokens[MAMBA])]
     before = _ownership(driver)
-    assert driver.admit(key_of(driver, [1, 2])) is None, f"POOL-3: all states {states} are held"
+    assert driver.admit(driver.key_of([1, 2])) is None, f"POOL-3: all states {states} are held"
     assert _ownership(driver) == before, "POOL-3: a request that was not admitted took something"
 
 
-def _ownership(driver: Driver) -> tuple[object, ...]:
+def _ownership(driver: Scenario) -> tuple[object, ...]:
     return device_ownership(driver.snapshot(), driver.config)
 
 
@@ -297,7 +281,7 @@ def _ownership(driver: Driver) -> tuple[object, ...]:
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_partners_that_were_given_back_are_skipped(driver: Driver) -> None:
+def test_partners_that_were_given_back_are_skipped(driver: Scenario) -> None:
     page = driver.config.page_size
     slots = _allocated(driver, 3)
     partners = driver.adapter.partners(slots)
@@ -316,7 +300,7 @@ def test_partners_that_were_given_back_are_skipped(driver: Driver) -> None:
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_giving_back_no_partner_changes_nothing(driver: Driver) -> None:
+def test_giving_back_no_partner_changes_nothing(driver: Scenario) -> None:
     slots = _allocated(driver, 2)
     driver.release_window(slots)
     before = snapshot_values(driver.snapshot())
@@ -325,7 +309,7 @@ def test_giving_back_no_partner_changes_nothing(driver: Driver) -> None:
 
 
 @clause("POOL-5", bigram=True)
-def test_a_reused_slot_has_a_new_partner(driver: Driver) -> None:
+def test_a_reused_slot_has_a_new_partner(driver: Scenario) -> None:
     # Recycled FULL pages that kept the mapping of their last owner freed other requests' SWA pages twice.
     capacity = driver.config.capacity_tokens
     slots = _allocated(driver, 4)
@@ -341,27 +325,27 @@ def test_a_reused_slot_has_a_new_partner(driver: Driver) -> None:
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_slots_of_a_tombstone_have_no_partner_and_are_freed_without_one(driver: Driver) -> None:
+def test_slots_of_a_tombstone_have_no_partner_and_are_freed_without_one(driver: Scenario) -> None:
     pool = free_slots(driver.snapshot())
-    pages = list(range(1, window_pages(driver.config) + 3))
-    put(driver, pages, passed=2)
-    found = driver.match(key_of(driver, pages)).device_indices
+    pages = list(range(1, driver.window_pages + 3))
+    driver.put_pages(pages, passed=2)
+    found = driver.match(driver.key_of(pages)).device_indices
     partners = driver.adapter.partners(found)
     expected = [False] * 2 * driver.config.page_size + [True] * (len(pages) - 2) * driver.config.page_size
     assert (partners > PADDING_SLOT).tolist() == expected, f"POOL-5: two pages are tombstones: {partners.tolist()}"
-    evict_all(driver, FULL)
+    driver.evict_all(FULL)
     assert free_slots(driver.snapshot()) == pool, f"POOL-5: expected all of {pool} free again"
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_evicted_window_data_leaves_its_slots_without_a_partner(driver: Driver) -> None:
-    put(driver, [1, 2])
-    pages = [1, 2, *range(3, 3 + window_pages(driver.config))]
-    put(driver, pages)
-    slots = driver.match(key_of(driver, pages)).device_indices
-    receipt = lock(driver, pages)
+def test_evicted_window_data_leaves_its_slots_without_a_partner(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
+    pages = [1, 2, *range(3, 3 + driver.window_pages)]
+    driver.put_pages(pages)
+    slots = driver.match(driver.key_of(pages)).device_indices
+    receipt = driver.lock_pages(pages)
     before = driver.adapter.partners(slots)
-    evict_all(driver, SWA)
+    driver.evict_all(SWA)
     after = driver.adapter.partners(slots)
     assert np.array_equal(after[after > 0], before[after > 0]), f"POOL-5: {before.tolist()} became {after.tolist()}"
     assert not after[: 2 * driver.config.page_size].any(), f"POOL-5: the evicted pages have partners: {after.tolist()}"
@@ -369,14 +353,14 @@ def test_evicted_window_data_leaves_its_slots_without_a_partner(driver: Driver) 
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_the_partners_of_cached_slots_are_not_the_callers_to_give_back(driver: Driver) -> None:
-    put(driver, [1, 2])
-    slots = driver.match(key_of(driver, [1, 2])).device_indices
-    with refused(driver, "POOL-5", f"giving back the partners of the tree's slots {slots.tolist()}"):
+def test_the_partners_of_cached_slots_are_not_the_callers_to_give_back(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
+    slots = driver.match(driver.key_of([1, 2])).device_indices
+    with driver.refused("POOL-5", f"giving back the partners of the tree's slots {slots.tolist()}"):
         driver.adapter.release_window(slots)
 
 
-def _allocated(driver: Driver, pages: int) -> Slots:
+def _allocated(driver: Scenario, pages: int) -> Slots:
     slots = driver.allocate(pages * driver.config.page_size)
     assert slots is not None, f"POOL-3: an empty cache has room for {pages} pages"
     return slots
@@ -388,7 +372,7 @@ def _allocated(driver: Driver, pages: int) -> Slots:
 STREAMS = [ExecutorKind.STREAMS]
 
 
-def require_pinned(driver: Driver, when: str) -> None:
+def require_pinned(driver: Scenario, when: str) -> None:
     """All host pools that have layers are pinned."""
     pools = [pool for pool in Pool if driver.adapter.layers(pool)]
     pageable = [pool for pool in pools if not driver.adapter.is_pinned(pool)]
@@ -396,14 +380,14 @@ def require_pinned(driver: Driver, when: str) -> None:
 
 
 @clause("POOL-6", needs=[Capability.BYTES], executors=STREAMS)
-def test_host_memory_is_pinned_where_there_is_a_gpu(driver: Driver) -> None:
+def test_host_memory_is_pinned_where_there_is_a_gpu(driver: Scenario) -> None:
     require_pinned(driver, "nothing is cached")
 
 
 @clause("POOL-6", needs=[Capability.BYTES], executors=STREAMS)
-def test_host_memory_stays_pinned(driver: Driver) -> None:
-    put_on_host(driver, [1, 2])
-    driver.load(key_of(driver, [1, 2]))
+def test_host_memory_stays_pinned(driver: Scenario) -> None:
+    driver.put_on_host([1, 2])
+    driver.load(driver.key_of([1, 2]))
     require_pinned(driver, "after a backup and a load")
     driver.reset()
     require_pinned(driver, "after a reset")
@@ -413,8 +397,8 @@ def test_host_memory_stays_pinned(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_a_sidecar_has_no_slots_of_its_own(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_a_sidecar_has_no_slots_of_its_own(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     shown = driver.snapshot()
     freed = driver.evict(FULL, driver.config.page_size).freed
     named = [set(shown.pools), *(set(node.slots) for node in shown.nodes), set(driver.adapter.sizes()), set(freed)]
@@ -424,53 +408,53 @@ def test_a_sidecar_has_no_slots_of_its_own(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.SNAPSHOT])
-def test_a_sidecar_cannot_be_evicted_alone(driver: Driver) -> None:
-    put(driver, [1, 2])
+def test_a_sidecar_cannot_be_evicted_alone(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
     for pool in driver.config.sidecars:
-        with refused(driver, "POOL-7", f"evicting {pool} without the slots that it follows"):
+        with driver.refused("POOL-7", f"evicting {pool} without the slots that it follows"):
             driver.adapter.evict(pool, driver.config.page_size)
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_sidecar_entries_stay_while_other_slots_are_evicted(driver: Driver) -> None:
-    put(driver, [1, 2])
-    put(driver, [3, 4])
-    slots = driver.match(key_of(driver, [1, 2])).device_indices
+def test_sidecar_entries_stay_while_other_slots_are_evicted(driver: Scenario) -> None:
+    driver.put_pages([1, 2])
+    driver.put_pages([3, 4])
+    slots = driver.match(driver.key_of([1, 2])).device_indices
     before = _entries(driver, slots)
-    receipt = lock(driver, [1, 2])
-    evict_all(driver)
-    put(driver, [5, 6, 7])
+    receipt = driver.lock_pages([1, 2])
+    driver.evict_all()
+    driver.put_pages([5, 6, 7])
     driver.unlock(receipt)
-    after = _entries(driver, driver.match(key_of(driver, [1, 2])).device_indices)
+    after = _entries(driver, driver.match(driver.key_of([1, 2])).device_indices)
     assert all(map(np.array_equal, before, after)), f"POOL-7: entries of slots {slots.tolist()} changed"
     assert before[0].any(), "POOL-7: the entries were written, so that there is something to lose"
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_reused_slots_have_the_sidecar_entries_of_their_new_owner(driver: Driver) -> None:
+def test_reused_slots_have_the_sidecar_entries_of_their_new_owner(driver: Scenario) -> None:
     room = {name: 2 if name == MAMBA else 2 * driver.config.page_size for name in driver.config.components}
-    tiny = open_variant(driver, capacity_tokens=room)
-    put(tiny, [1, 2])
-    old = tiny.match(key_of(tiny, [1, 2])).device_indices
+    tiny = driver.open_variant(capacity_tokens=room)
+    tiny.put_pages([1, 2])
+    old = tiny.match(tiny.key_of([1, 2])).device_indices
     before = _entries(tiny, old)
-    put(tiny, [3, 4])
-    new = tiny.match(key_of(tiny, [3, 4])).device_indices
+    tiny.put_pages([3, 4])
+    new = tiny.match(tiny.key_of([3, 4])).device_indices
     assert set(new.tolist()) == set(old.tolist()), f"POOL-2: there are {old.tolist()} alone, got {new.tolist()}"
     assert not np.array_equal(_entries(tiny, new)[0], before[0]), "POOL-7: the entries are the last owner's"
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_a_sidecar_follows_slots_through_a_split(driver: Driver) -> None:
-    put(driver, [1, 2, 3])
-    slots = driver.match(key_of(driver, [1, 2, 3])).device_indices
+def test_a_sidecar_follows_slots_through_a_split(driver: Scenario) -> None:
+    driver.put_pages([1, 2, 3])
+    slots = driver.match(driver.key_of([1, 2, 3])).device_indices
     before = _entries(driver, slots)
-    put(driver, [1, 4])
-    find(driver, [1, 2, 3])
-    after = _entries(driver, driver.match(key_of(driver, [1, 2, 3])).device_indices)
+    driver.put_pages([1, 4])
+    driver.find([1, 2, 3])
+    after = _entries(driver, driver.match(driver.key_of([1, 2, 3])).device_indices)
     assert all(map(np.array_equal, before, after)), f"POOL-7: entries of slots {slots.tolist()} changed"
 
 
-def _entries(driver: Driver, slots: Slots) -> list[PageBytes]:
+def _entries(driver: Scenario, slots: Slots) -> list[PageBytes]:
     """What the sidecars hold at some slots, layer by layer."""
     config = driver.config
     return [
@@ -496,14 +480,14 @@ def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter]
     model = reshaped(TINY_MODEL, dtype=dtype, index_dim=TINY_INDEX_DIM)
     for layout in Layout:
         driver = open_standard(adapter_type, NAME, layout=layout, model=model)
-        put(driver, [1, 2])
-        put(driver, [1, 2, 3])
-        put(driver, [4])
+        driver.put_pages([1, 2])
+        driver.put_pages([1, 2, 3])
+        driver.put_pages([4])
         for pages in ([1, 2], [1, 2, 3], [4]):
-            driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages)))
-            find(driver, pages)
-        evict_all(driver)
-        put(driver, [5, 6])
+            driver.verify_state(driver.key_of(pages), driver.match(driver.key_of(pages)))
+            driver.find(pages)
+        driver.evict_all()
+        driver.put_pages([5, 6])
         driver.check()
 
 
@@ -549,5 +533,5 @@ def test_two_caches_share_no_byte(adapter_type: type[CacheAdapter]) -> None:
         assert (found == number).all(), f"POOL-8: cache {number} holds bytes {np.unique(found).tolist()}"
 
 
-def _filled(driver: Driver, slots: Slots, value: int) -> PageBytes:
+def _filled(driver: Scenario, slots: Slots, value: int) -> PageBytes:
     return np.full((len(slots), driver.adapter.slot_bytes(Pool.KV)), value, dtype=np.uint8)

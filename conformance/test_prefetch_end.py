@@ -10,50 +10,13 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.pools import component_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
 
-from .checks import refused, require_all_evictable
-from .scenario import (
-    FULL,
-    MAMBA,
-    SWA,
-    best_match,
-    evict_all,
-    evict_host,
-    has,
-    host_config,
-    put,
-    put_on_host,
-    tier_hits,
-    window_pages,
-)
-from .storage_scenes import (
-    LONG,
-    OTHER,
-    PAIR,
-    PREFETCH_STAGES,
-    PREFIXES,
-    PROMPT,
-    PrefetchStage,
-    begin_prefetch,
-    complete_job,
-    long_prompt_variant,
-    object_keys,
-    pending_job,
-    pools,
-    prefetch,
-    prefetched_pages,
-    put_in_storage_alone,
-    slots_held_by_prefetches,
-    storage_config,
-    storage_variant,
-    store,
-)
-from .transfers import pending_transfer
-from .tree_view import Pages, free_host_slots, host_slots, nodes, pins, prefixes
+from .scenario import FULL, MAMBA, SWA, Scenario
+from .snapshot_values import Pages, prefixes
+from .stored_prompts import LONG, OTHER, PAIR, PREFETCH_PHASES, PREFIXES, PROMPT, PrefetchPhase
 
 # FETCH-2: the anchor of a prefetch is pinned until the prefetch has ended.
 
@@ -62,101 +25,99 @@ STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 
 
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
-def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: PrefetchStage) -> None:
+def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Scenario, phase: PrefetchPhase) -> None:
     ticket = begun_past_an_anchor(driver)
-    stage(driver)
-    evict_all(driver)
-    evict_host(driver)
-    assert PAIR in nodes(driver), (
+    phase(driver)
+    driver.evict_all()
+    driver.evict_all_host()
+    assert PAIR in driver.nodes(), (
         f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
     )
-    assert pins(driver, Tier.HOST)[FULL, PAIR] > 0, f"FETCH-2: {PAIR} is host-locked, got {pins(driver, Tier.HOST)}"
+    assert driver.pins(Tier.HOST)[FULL, PAIR] > 0, f"FETCH-2: {PAIR} is host-locked, got {driver.pins(Tier.HOST)}"
     driver.drain()
-    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
-    assert not pins(driver, Tier.HOST), (
-        f"FETCH-2: the prefetch has ended: expected no pins, got {pins(driver, Tier.HOST)}"
+    assert driver.prefetched_pages(ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+    assert not driver.pins(Tier.HOST), (
+        f"FETCH-2: the prefetch has ended: expected no pins, got {driver.pins(Tier.HOST)}"
     )
-    evict_host(driver)
-    assert not nodes(driver), (
-        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    driver.evict_all_host()
+    assert not driver.nodes(), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {driver.nodes().keys()}"
     )
 
 
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
-def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: PrefetchStage) -> None:
+def test_an_abort_unpins_the_anchor_at_once(driver: Scenario, phase: PrefetchPhase) -> None:
     ticket = begun_past_an_anchor(driver)
-    stage(driver)
+    phase(driver)
     driver.abort_prefetch(ticket)
-    assert not pins(driver, Tier.HOST), (
-        f"FETCH-8: the prefetch was aborted: expected no pins, got {pins(driver, Tier.HOST)}"
+    assert not driver.pins(Tier.HOST), (
+        f"FETCH-8: the prefetch was aborted: expected no pins, got {driver.pins(Tier.HOST)}"
     )
-    evict_host(driver)
-    assert not nodes(driver), (
-        f"FETCH-8: the prefetch was aborted: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    driver.evict_all_host()
+    assert not driver.nodes(), (
+        f"FETCH-8: the prefetch was aborted: expected an empty tree after eviction, got {driver.nodes().keys()}"
     )
 
 
 @clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
-def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) -> None:
+def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Scenario) -> None:
     ticket = begun_past_a_device_anchor(driver)
-    evict_all(driver)
-    evict_host(driver)
-    assert PAIR in nodes(driver), (
+    driver.evict_all()
+    driver.evict_all_host()
+    assert PAIR in driver.nodes(), (
         f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
     )
     driver.drain()
-    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+    assert driver.prefetched_pages(ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
 
 
 @clause("FETCH-2", "FETCH-9", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Driver) -> None:
+def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Scenario) -> None:
     ticket = read_past_a_device_anchor(driver)
     driver.step()
-    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), (
-        "HOST-2: the anchor is not on the host, and nothing below may be"
-    )
-    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    assert driver.tier_hits(PROMPT) == (len(PAIR), 0), "HOST-2: the anchor is not on the host, and nothing below may be"
+    driver.complete(driver.pending_transfer(TransferKind.BACKUP).ticket)
     driver.step()
     driver.step()
     rest = len(PROMPT) - len(PAIR)
-    assert tier_hits(driver, PROMPT) == (len(PAIR), rest), (
-        f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {tier_hits(driver, PROMPT)}"
+    assert driver.tier_hits(PROMPT) == (len(PAIR), rest), (
+        f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {driver.tier_hits(PROMPT)}"
     )
-    assert prefetched_pages(driver, ticket) == rest, "FETCH-4: all of the prompt came"
+    assert driver.prefetched_pages(ticket) == rest, "FETCH-4: all of the prompt came"
 
 
 @clause("FETCH-2", "LOCK-7", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Driver) -> None:
+def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Scenario) -> None:
     ticket = begun_past_a_device_anchor(driver)
-    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.complete(driver.pending_transfer(TransferKind.BACKUP).ticket)
     driver.step()
-    complete_job(driver, StorageKind.STORE)
-    evict_all(driver)
-    evict_host(driver)
-    there = host_slots(driver, FULL).keys()
+    driver.complete_job(StorageKind.STORE)
+    driver.evict_all()
+    driver.evict_all_host()
+    there = driver.host_slots(FULL).keys()
     assert there == prefixes(*PAIR), f"FETCH-2: {PAIR} is an anchor: expected it to stay on the host, got {there}"
     driver.drain()
-    came, rest = prefetched_pages(driver, ticket), len(PROMPT) - len(PAIR)
+    came, rest = driver.prefetched_pages(ticket), len(PROMPT) - len(PAIR)
     assert came == rest, f"FETCH-4: the rest of the prompt is in storage: expected {rest} pages, got {came}"
-    evict_all(driver)
-    evict_host(driver)
-    assert not nodes(driver), (
-        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    driver.evict_all()
+    driver.evict_all_host()
+    assert not driver.nodes(), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {driver.nodes().keys()}"
     )
 
 
 @clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Driver) -> None:
+def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Scenario) -> None:
     ticket = read_past_a_device_anchor(driver)
-    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.fail(driver.pending_transfer(TransferKind.BACKUP).ticket, parts_done=0)
     driver.drain()
-    assert prefetched_pages(driver, ticket) == 0, (
+    assert driver.prefetched_pages(ticket) == 0, (
         "FLOW-3: the pages would be below a node that is not on the host: expected 0"
     )
-    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), f"FLOW-3: got {tier_hits(driver, PROMPT)}"
+    assert driver.tier_hits(PROMPT) == (len(PAIR), 0), f"FLOW-3: got {driver.tier_hits(PROMPT)}"
 
 
 @clause(
@@ -165,38 +126,38 @@ def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Dri
     write_policies=[WritePolicy.WRITE_THROUGH],
     stop_policies=[StopPolicy.BEST_EFFORT],
 )
-def test_a_prefetch_that_is_cut_during_the_backup_of_its_anchor_brings_nothing(driver: Driver) -> None:
+def test_a_prefetch_that_is_cut_during_the_backup_of_its_anchor_brings_nothing(driver: Scenario) -> None:
     ticket = read_past_a_device_anchor(driver)
-    came = prefetched_pages(driver, ticket)
+    came = driver.prefetched_pages(ticket)
     assert came == 0, f"HOST-2: all pages have come, and the anchor is not on the host: expected 0 pages, got {came}"
-    held = slots_held_by_prefetches(driver)
+    held = driver.slots_held_by_prefetches()
     assert not held, f"FETCH-8: the prefetch was cut and nothing is read: expected no slots to be held, got {held}"
     driver.drain()
-    found = tier_hits(driver, PROMPT)
+    found = driver.tier_hits(PROMPT)
     assert found == (len(PAIR), 0), f"HOST-2: expected a hit of {(len(PAIR), 0)}, got {found}"
 
 
-def begun_past_an_anchor(driver: Driver) -> Handle:
+def begun_past_an_anchor(driver: Scenario) -> Handle:
     """Start a prefetch of a prompt whose first pages are on the host."""
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    assert prefetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
-    return begin_prefetch(driver, PROMPT)
+    driver.put_in_storage_alone(PAIR, PROMPT)
+    assert driver.prefetch_pages(PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
+    return driver.begin_prefetch(PROMPT)
 
 
-def begun_past_a_device_anchor(driver: Driver) -> Handle:
+def begun_past_a_device_anchor(driver: Scenario) -> Handle:
     """Start a prefetch of a prompt whose first pages are on the device and not yet on the host."""
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
+    driver.put_in_storage_alone(PAIR, PROMPT)
+    driver.put_pages(PAIR)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
     return ticket
 
 
-def read_past_a_device_anchor(driver: Driver) -> Handle:
+def read_past_a_device_anchor(driver: Scenario) -> Handle:
     """The same, and storage has read all pages."""
     ticket = begun_past_a_device_anchor(driver)
-    complete_job(driver, StorageKind.QUERY)
-    complete_job(driver, StorageKind.PREFETCH)
+    driver.complete_job(StorageKind.QUERY)
+    driver.complete_job(StorageKind.PREFETCH)
     return ticket
 
 
@@ -221,9 +182,9 @@ MAX_BATCHES = 40
 
 
 @clause("FETCH-3", stop_policies=WAITING)
-def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+def test_wait_complete_waits_until_all_pages_are_read(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     moments = 0
     while (tokens := driver.check_prefetch(ticket)) is None:
         driver.advance_clock(LONG_TIME_S)
@@ -237,11 +198,11 @@ def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
 
 
 @clause("FETCH-3", stop_policies=BEST_EFFORT)
-def test_best_effort_does_not_wait(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_best_effort_does_not_wait(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     for steps in range(4):
         driver.reset()
-        ticket = begin_prefetch(driver, PROMPT)
+        ticket = driver.begin_prefetch(PROMPT)
         for _ in range(steps):
             driver.step()
             for one in driver.pending(*StorageKind):
@@ -253,28 +214,28 @@ def test_best_effort_does_not_wait(driver: Driver) -> None:
 
 
 @clause("FETCH-3", stop_policies=BEST_EFFORT, page_sizes=[16])
-def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
-    complete_job(driver, StorageKind.QUERY)
+    driver.complete_job(StorageKind.QUERY)
     assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
-    assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written: expected its slots to stay held"
-    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
+    assert driver.slots_held_by_prefetches(), "FLOW-1: a batch is being written: expected its slots to stay held"
+    driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
     driver.step()
-    assert not slots_held_by_prefetches(driver), (
-        f"FETCH-8: the batch has ended, held are {slots_held_by_prefetches(driver)}"
+    assert not driver.slots_held_by_prefetches(), (
+        f"FETCH-8: the batch has ended, held are {driver.slots_held_by_prefetches()}"
     )
     assert not driver.pending(*StorageKind), "FETCH-3: the prefetch was cut: expected no pending storage job"
 
 
 @clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)
-def test_timeout_waits_for_its_time_and_no_longer(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    tier, page = storage_config(driver), driver.config.page_size
+def test_timeout_waits_for_its_time_and_no_longer(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    tier, page = driver.storage_config(), driver.config.page_size
     for pages in range(1, len(PROMPT) + 1):
         allowed_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
-        ticket = begin_prefetch(driver, PROMPT[:pages])
+        ticket = driver.begin_prefetch(PROMPT[:pages])
         driver.advance_clock(allowed_s * 0.99)
         assert driver.check_prefetch(ticket) is None, f"FETCH-3: {pages} pages are waited for {allowed_s} s"
         driver.advance_clock(allowed_s * 0.02)
@@ -283,12 +244,12 @@ def test_timeout_waits_for_its_time_and_no_longer(driver: Driver) -> None:
 
 
 @clause("FLOW-11", "FETCH-3", stop_policies=TIMEOUT)
-def test_the_wait_for_a_long_prompt_is_capped(driver: Driver) -> None:
-    tier, page = storage_config(driver), driver.config.page_size
+def test_the_wait_for_a_long_prompt_is_capped(driver: Scenario) -> None:
+    tier, page = driver.storage_config(), driver.config.page_size
     pages = tier.limit_tokens // page
     linear_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
     assert linear_s > tier.timeout_cap_s, "the longest prompt that is allowed is past the cap"
-    ticket = begin_prefetch(driver, range(20, 20 + pages))
+    ticket = driver.begin_prefetch(range(20, 20 + pages))
     driver.advance_clock(tier.timeout_cap_s * 0.99)
     assert driver.check_prefetch(ticket) is None, f"FLOW-11: waited for {tier.timeout_cap_s} s, and no less"
     driver.advance_clock(tier.timeout_cap_s * 0.02)
@@ -297,24 +258,24 @@ def test_the_wait_for_a_long_prompt_is_capped(driver: Driver) -> None:
 
 
 @clause("FETCH-3", stop_policies=TIMEOUT)
-def test_timeout_does_not_wait_for_a_prefetch_that_has_ended(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    came = prefetch(driver, PROMPT)
+def test_timeout_does_not_wait_for_a_prefetch_that_has_ended(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    came = driver.prefetch_pages(PROMPT)
     assert came == len(PROMPT), f"FETCH-3: all has come before its time, {came} pages are said"
 
 
 @clause("FETCH-3", stop_policies=NOT_BEST_EFFORT, sidecars=("indexer",), page_sizes=[16])
-def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.complete_job(StorageKind.QUERY)
+    driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
     driver.step()
     assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
     driver.advance_clock(LONG_TIME_S)
     tokens, expected = driver.check_prefetch(ticket), None
-    if storage_config(driver).stop_policy is StopPolicy.TIMEOUT:
+    if driver.storage_config().stop_policy is StopPolicy.TIMEOUT:
         expected = 0
     assert tokens == expected, f"FETCH-3: a sidecar delays until the timeout and no longer: {expected}, got {tokens}"
     driver.drain()
@@ -326,37 +287,37 @@ def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
 @clause(
     "FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED_STORAGE]
 )
-def test_a_cut_prefetch_keeps_the_batches_that_were_read(driver: Driver) -> None:
-    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
-        put_in_storage_alone(long, LONG)
+def test_a_cut_prefetch_keeps_the_batches_that_were_read(driver: Scenario) -> None:
+    with driver.long_prompt_variant(StopPolicy.BEST_EFFORT) as long:
+        long.put_in_storage_alone(LONG)
         for batches in range(4):
             long.reset()
-            ticket = begin_prefetch(long, LONG)
+            ticket = long.begin_prefetch(LONG)
             long.step()
-            complete_job(long, StorageKind.QUERY)
+            long.complete_job(StorageKind.QUERY)
             for _ in range(min(batches, 2)):
-                long.advance(pending_job(long, StorageKind.PREFETCH).ticket)
+                long.advance(long.pending_job(StorageKind.PREFETCH).ticket)
             expected = min(128 * batches, 256)
             tokens = long.check_prefetch(ticket)
             assert tokens == expected, f"FETCH-3: {expected} pages of {len(LONG)} have come, it says {tokens}"
-            assert tier_hits(long, LONG) == (0, expected), f"FETCH-4: a match gets {tier_hits(long, LONG)}"
+            assert long.tier_hits(LONG) == (0, expected), f"FETCH-4: a match gets {long.tier_hits(LONG)}"
             long.drain()
 
 
 @clause("FETCH-3", "FETCH-6", stop_policies=BEST_EFFORT, components=(SWA, MAMBA), page_sizes=[16])
-def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Driver) -> None:
-    put_in_storage_alone(driver, *PREFIXES)
+def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Scenario) -> None:
+    driver.put_in_storage_alone(*PREFIXES)
     batches = 4
     for done in range(batches + 1):
         driver.reset()
-        ticket = begin_prefetch(driver, PROMPT)
+        ticket = driver.begin_prefetch(PROMPT)
         driver.step()
-        complete_job(driver, StorageKind.QUERY)
-        assert pending_job(driver, StorageKind.PREFETCH).units == batches, (
+        driver.complete_job(StorageKind.QUERY)
+        assert driver.pending_job(StorageKind.PREFETCH).units == batches, (
             "FETCH-5: KV, its sidecar, a window and a state"
         )
         for _ in range(done):
-            driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
+            driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
         expected = len(PROMPT) * driver.config.page_size * (done == batches)
         tokens = driver.check_prefetch(ticket)
         assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"
@@ -367,19 +328,18 @@ def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Dr
 
 
 @clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, page_sizes=[16], write_policies=THROUGH, stop_policies=WAITING)
-def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: Driver) -> None:
-    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: Scenario) -> None:
+    with driver.long_prompt_variant(StopPolicy.BEST_EFFORT) as long:
         cut_after_each_batch(long, LONG)
 
 
 @clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, components=(SWA,), page_sizes=[16], write_policies=THROUGH)
-def test_a_cut_prefetch_keeps_what_has_come_of_a_window_of_several_batches(driver: Driver) -> None:
+def test_a_cut_prefetch_keeps_what_has_come_of_a_window_of_several_batches(driver: Scenario) -> None:
     prompt = tuple(range(1, 4 * BATCH_PAGES + 1))
     tokens = dict.fromkeys(driver.config.components, len(prompt))
-    with storage_variant(
-        driver,
+    with driver.storage_variant(
         page_size=1,
-        mamba_chunk_size=1 if has(driver, MAMBA) else None,
+        mamba_chunk_size=1 if driver.has(MAMBA) else None,
         sliding_window_size=3 * BATCH_PAGES,
         capacity_tokens=tokens,
         host={"capacity_tokens": tokens},
@@ -388,10 +348,10 @@ def test_a_cut_prefetch_keeps_what_has_come_of_a_window_of_several_batches(drive
         cut_after_each_batch(wide, prompt)
 
 
-def cut_after_each_batch(driver: Driver, prompt: Pages) -> None:
+def cut_after_each_batch(driver: Scenario, prompt: Pages) -> None:
     """Cut a prefetch of a long prompt after each answer of storage: at least half of the KV that was read is kept."""
     driver.check_every = 0
-    put_in_storage_alone(driver, *(prompt[:end] for end in range(STATE_PAGES, len(prompt), STATE_PAGES)), prompt)
+    driver.put_in_storage_alone(*(prompt[:end] for end in range(STATE_PAGES, len(prompt), STATE_PAGES)), prompt)
     batches, came = 0, 0
     while came < len(prompt):
         driver.reset()
@@ -405,30 +365,30 @@ def cut_after_each_batch(driver: Driver, prompt: Pages) -> None:
 
 
 @clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, components=(MAMBA,), page_sizes=[16])
-def test_a_prefetch_that_may_be_cut_reaches_the_only_state_of_a_long_prompt(driver: Driver) -> None:
-    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+def test_a_prefetch_that_may_be_cut_reaches_the_only_state_of_a_long_prompt(driver: Scenario) -> None:
+    with driver.long_prompt_variant(StopPolicy.BEST_EFFORT) as long:
         long.check_every = 0
-        put_in_storage_alone(long, LONG)
-        came = prefetch(long, LONG)
+        long.put_in_storage_alone(LONG)
+        came = long.prefetch_pages(LONG)
         assert came == len(LONG), f"FETCH-10: the only state is after {len(LONG)} pages: expected all, got {came}"
-        reads = [key for call in store(long).calls if call.verb == "get" for key in call.keys]
+        reads = [key for call in long.store().calls if call.verb == "get" for key in call.keys]
         assert len(reads) == len(set(reads)), f"FETCH-4: of {len(reads)} objects read some were read twice"
 
 
 @clause("FETCH-11", "FETCH-10", needs=STEPPED_STORAGE, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
-def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Driver) -> None:
+def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Scenario) -> None:
     half, branch = LONG[:150], (*LONG[:150], 901)
-    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+    with driver.long_prompt_variant(StopPolicy.BEST_EFFORT) as long:
         long.check_every = 0
-        put_in_storage_alone(long, *(LONG[:end] for end in range(STATE_PAGES, len(LONG), STATE_PAGES)), half, LONG)
+        long.put_in_storage_alone(*(LONG[:end] for end in range(STATE_PAGES, len(LONG), STATE_PAGES)), half, LONG)
         came, batches = 0, 0
         while came < len(LONG):
             long.reset()
-            put_on_host(long, branch)
-            receipt = long.lock_host(best_match(long, branch))
-            evict_host(long, MAMBA)
+            long.put_on_host(branch)
+            receipt = long.lock_host(long.best_match(branch))
+            long.evict_all_host(MAMBA)
             long.unlock_host(receipt)
-            found = sum(tier_hits(long, half))
+            found = sum(long.tier_hits(half))
             assert found < len(half), (
                 f"MATCH-1: the host has KV alone: expected fewer pages than {len(half)}, {found} are found"
             )
@@ -437,33 +397,33 @@ def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Driver
             assert batches < MAX_BATCHES, f"FETCH-11: {MAX_BATCHES} batches were read: expected all pages, got {came}"
 
 
-def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int, on_host: int = 0) -> tuple[int, int]:
+def require_kept_when_cut(driver: Scenario, prompt: Pages, batches: int, on_host: int = 0) -> tuple[int, int]:
     """Cut a prefetch after so many answers of storage: it keeps what can be used of what was read.
 
     `on_host`: of how many of the first pages the host has KV. Returns how many pages came, and how many pages of KV
     were read.
     """
-    earlier = len(store(driver).calls)
-    ticket = begin_prefetch(driver, prompt)
+    earlier = len(driver.store().calls)
+    ticket = driver.begin_prefetch(prompt)
     for _ in range(batches):
         driver.step()
         for one in driver.pending(*StorageKind):
             driver.advance(one.ticket)
-    were_read = {key for call in store(driver).calls[earlier:] if call.verb == "get" for key in call.keys}
-    read = {pool: [key in were_read for key in object_keys(driver, pool, prompt)] for pool in pools(driver)}
+    were_read = {key for call in driver.store().calls[earlier:] if call.verb == "get" for key in call.keys}
+    read = {pool: [key in were_read for key in driver.object_keys(pool, prompt)] for pool in driver.pools()}
     for pool, component in component_of(driver.config).items():
         if component == FULL and on_host:
             again = sum(read[pool][:on_host])
             assert not again, f"FETCH-11: of {on_host} pages of {pool} on the host {again} were read"
             read[pool][:on_host] = [True] * on_host
-    expected, came = restorable_pages(read, window_pages(driver.config)), prefetched_pages(driver, ticket)
+    expected, came = restorable_pages(read, driver.window_pages), driver.prefetched_pages(ticket)
     assert came == expected, (
         f"FETCH-10: cut after {batches} batches, of {expected} pages everything has come: got {came}"
     )
-    found = tier_hits(driver, prompt)
+    found = driver.tier_hits(prompt)
     assert found == (0, came), f"FETCH-4: {came} pages came: expected {(0, came)} from a match, got {found}"
     driver.drain()
-    held = slots_held_by_prefetches(driver)
+    held = driver.slots_held_by_prefetches()
     assert not held, f"FETCH-8: the prefetch was cut, and nothing is read: expected no slots to be held, got {held}"
     return came, sum(read[Pool.KV])
 
@@ -473,33 +433,33 @@ def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int, on_host: 
 
 STEPPED_WITH_SIZES = [Capability.STEPPED_STORAGE, Capability.SIZES]
 
-End = Callable[[Driver, Handle], object]
+End = Callable[[Scenario, Handle], object]
 
 
-def abort(driver: Driver, ticket: Handle) -> None:
+def abort(driver: Scenario, ticket: Handle) -> None:
     """Abort the prefetch."""
     driver.abort_prefetch(ticket)
 
 
-def lose(driver: Driver, ticket: Handle) -> None:
+def lose(driver: Scenario, ticket: Handle) -> None:
     """End the prefetch with no readable object."""
-    store(driver).corrupt(list(store(driver).objects))
+    driver.store().corrupt(list(driver.store().objects))
     driver.drain()
     driver.check_prefetch(ticket)
 
 
-def finish(driver: Driver, ticket: Handle) -> None:
+def finish(driver: Scenario, ticket: Handle) -> None:
     """End the prefetch normally."""
     driver.drain()
     driver.check_prefetch(ticket)
 
 
-def reset(driver: Driver, _: Handle) -> None:
+def reset(driver: Scenario, _: Handle) -> None:
     """Reset the cache."""
     driver.reset()
 
 
-def reset_unread(driver: Driver, _: Handle) -> None:
+def reset_unread(driver: Scenario, _: Handle) -> None:
     """End the prefetch normally, and reset the cache before it is checked."""
     driver.drain()
     driver.reset()
@@ -509,144 +469,146 @@ ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread]
 
 
 @ENDS
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FETCH-8", "FLOW-7", "EVICT-9", "POOL-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: PrefetchStage, end: End) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    prefetch(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    stage(driver)
+def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Scenario, phase: PrefetchPhase, end: End) -> None:
+    driver.put_in_storage_alone(PAIR, PROMPT)
+    driver.prefetch_pages(PAIR)
+    ticket = driver.begin_prefetch(PROMPT)
+    phase(driver)
     end(driver, ticket)
-    require_all_evictable(driver, f"after a prefetch that was {stage.__name__}, {end.__name__}")
-    assert not slots_held_by_prefetches(driver), f"FETCH-8: held is {slots_held_by_prefetches(driver)}"
+    driver.require_all_evictable(f"after a prefetch that was {phase.__name__}, {end.__name__}")
+    assert not driver.slots_held_by_prefetches(), f"FETCH-8: held is {driver.slots_held_by_prefetches()}"
     if Capability.REFUSALS in driver.adapter.capabilities:
-        with refused(driver, "FLOW-4", "a check of a ticket that has ended"):
+        with driver.refused("FLOW-4", "a check of a ticket that has ended"):
             driver.adapter.check_prefetch(ticket)
-        with refused(driver, "FLOW-4", "an abort of a ticket that has ended"):
+        with driver.refused("FLOW-4", "an abort of a ticket that has ended"):
             driver.adapter.abort_prefetch(ticket)
 
 
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: PrefetchStage) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
-    stage(driver)
+def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Scenario, phase: PrefetchPhase) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
+    phase(driver)
     driver.abort_prefetch(ticket)
-    put(driver, OTHER)
+    driver.put_pages(OTHER)
     driver.step()
     driver.complete_all()
     driver.drain()
-    assert tier_hits(driver, PROMPT) == (0, 0), f"FETCH-8: it was aborted, and a match gets {tier_hits(driver, PROMPT)}"
+    assert driver.tier_hits(PROMPT) == (0, 0), f"FETCH-8: it was aborted, and a match gets {driver.tier_hits(PROMPT)}"
     driver.evict("full", driver.config.capacity_tokens["full"])
     driver.drain()
     driver.load(driver.key(driver.prompt(OTHER)))
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    held = slots_held_by_prefetches(driver)
+    driver.complete_job(StorageKind.QUERY)
+    held = driver.slots_held_by_prefetches()
     driver.abort_prefetch(ticket)
-    assert slots_held_by_prefetches(driver) == held, (
-        f"FLOW-1: a batch is being written to {held}, got {slots_held_by_prefetches(driver)}"
+    assert driver.slots_held_by_prefetches() == held, (
+        f"FLOW-1: a batch is being written to {held}, got {driver.slots_held_by_prefetches()}"
     )
-    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
     driver.step()
-    assert not slots_held_by_prefetches(driver), (
-        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    assert not driver.slots_held_by_prefetches(), (
+        f"FETCH-8: nothing is written any more, held are {driver.slots_held_by_prefetches()}"
     )
-    capacity = host_config(driver.config).capacity_tokens
-    assert free_host_slots(driver) == capacity, f"FETCH-8: of {capacity} on the host {free_host_slots(driver)} is free"
-    reads = sum(call.verb == "get" for call in store(driver).calls)
+    capacity = driver.host_config.capacity_tokens
+    assert driver.free_host_slots() == capacity, (
+        f"FETCH-8: of {capacity} on the host {driver.free_host_slots()} is free"
+    )
+    reads = sum(call.verb == "get" for call in driver.store().calls)
     assert reads == 1, f"FETCH-8: it was aborted in its first batch, and {reads} were read"
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, components=(SWA,), page_sizes=[16])
-def test_an_aborted_prefetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_window_until_it_is_written(driver: Scenario) -> None:
     require_kept_until_written(driver, SWA)
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, components=(MAMBA,), page_sizes=[16])
-def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Scenario) -> None:
     require_kept_until_written(driver, MAMBA)
 
 
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("FETCH-8", "EVICT-9", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: PrefetchStage) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    begin_prefetch(driver, PROMPT)
-    stage(driver)
+def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Scenario, phase: PrefetchPhase) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    driver.begin_prefetch(PROMPT)
+    phase(driver)
     driver.restart()
-    came = prefetch(driver, PROMPT)
+    came = driver.prefetch_pages(PROMPT)
     assert came == len(PROMPT), (
         f"FETCH-8: expected another cache over the same storage to prefetch {len(PROMPT)} pages, got {came}"
     )
 
 
-@PREFETCH_STAGES
+@PREFETCH_PHASES
 @clause("EVICT-9", "FETCH-8", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: PrefetchStage) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    begin_prefetch(driver, PROMPT)
-    stage(driver)
+def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Scenario, phase: PrefetchPhase) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    driver.begin_prefetch(PROMPT)
+    phase(driver)
     driver.reset()
     driver.step()
     driver.drain()
-    assert tier_hits(driver, PROMPT) == (0, 0), (
-        f"EVICT-9: the prefetch began before the reset: expected (0, 0), got {tier_hits(driver, PROMPT)}"
+    assert driver.tier_hits(PROMPT) == (0, 0), (
+        f"EVICT-9: the prefetch began before the reset: expected (0, 0), got {driver.tier_hits(PROMPT)}"
     )
-    assert prefetch(driver, PROMPT) == len(PROMPT), "EVICT-9: expected all pages from a prefetch after the reset"
+    assert driver.prefetch_pages(PROMPT) == len(PROMPT), "EVICT-9: expected all pages from a prefetch after the reset"
 
 
 @clause("FETCH-8", "FLOW-4", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_many_failed_prefetches_leave_the_host_free(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    contents = dict(store(driver).objects)
+def test_many_failed_prefetches_leave_the_host_free(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    contents = dict(driver.store().objects)
     ends = (abort, lose, partial(reset))
     for number in range(12):
-        ticket = begin_prefetch(driver, PROMPT)
+        ticket = driver.begin_prefetch(PROMPT)
         driver.step()
         ends[number % len(ends)](driver, ticket)
-        store(driver).restore(contents)
+        driver.store().restore(contents)
     driver.drain()
-    free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
+    free, capacity = driver.free_host_slots(), driver.host_config.capacity_tokens
     assert free == capacity, f"FETCH-8: of {capacity} on the host {free} is free"
-    assert not pins(driver, Tier.HOST), f"FETCH-8: pinned is {pins(driver, Tier.HOST)}"
-    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-8: expected all pages from another prefetch"
+    assert not driver.pins(Tier.HOST), f"FETCH-8: pinned is {driver.pins(Tier.HOST)}"
+    assert driver.prefetch_pages(PROMPT) == len(PROMPT), "FETCH-8: expected all pages from another prefetch"
 
 
 @clause("FLOW-4", "FETCH-8", needs=STEPPED_WITH_SIZES, page_sizes=[16])
-def test_a_ticket_that_has_ended_is_refused(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
-    first, second = begin_prefetch(driver, PROMPT), begin_prefetch(driver, PAIR)
+def test_a_ticket_that_has_ended_is_refused(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
+    first, second = driver.begin_prefetch(PROMPT), driver.begin_prefetch(PAIR)
     driver.abort_prefetch(second)
     driver.drain()
-    assert prefetched_pages(driver, first) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert driver.prefetched_pages(first) == len(PROMPT), "FETCH-4: all of it is in storage"
     for ticket in (first, second):
         for verb in (driver.adapter.check_prefetch, driver.adapter.abort_prefetch):
-            with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket that has ended"):
+            with driver.refused("FLOW-4", f"{verb.__name__} of a ticket that has ended"):
                 verb(ticket)
 
 
-def require_kept_until_written(driver: Driver, component: str) -> None:
+def require_kept_until_written(driver: Scenario, component: str) -> None:
     """Abort a prefetch while storage writes the pages of a component, after KV: their slots stay held until then."""
-    put_in_storage_alone(driver, PROMPT)
-    ticket = begin_prefetch(driver, PROMPT)
+    driver.put_in_storage_alone(PROMPT)
+    ticket = driver.begin_prefetch(PROMPT)
     driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    for _ in range(pools(driver).index(Pool(component))):
-        driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
-    held = slots_held_by_prefetches(driver)[component]
+    driver.complete_job(StorageKind.QUERY)
+    for _ in range(driver.pools().index(Pool(component))):
+        driver.advance(driver.pending_job(StorageKind.PREFETCH).ticket)
+    held = driver.slots_held_by_prefetches()[component]
     driver.abort_prefetch(ticket)
     driver.step()
-    left = slots_held_by_prefetches(driver).get(component, 0)
+    left = driver.slots_held_by_prefetches().get(component, 0)
     assert left == held, f"FLOW-1: storage writes to {held} slots of {component}, and {left} are kept for that"
     driver.drain()
-    assert not slots_held_by_prefetches(driver), (
-        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    assert not driver.slots_held_by_prefetches(), (
+        f"FETCH-8: nothing is written any more, held are {driver.slots_held_by_prefetches()}"
     )

@@ -13,11 +13,10 @@ import pytest
 
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.geometry import Publish
 from hicache.types import SHARED, EventKind, Key, Namespace
 
-from .scenario import FULL, MAMBA, admit, cached_pages, decode, has, open_variant, run, tokens_in_pages
+from .scenario import FULL, MAMBA, Scenario
 
 REQUESTS = (Capability.REQUESTS,)
 LOOKING = (*REQUESTS, Capability.SNAPSHOT, Capability.SIZES)
@@ -26,7 +25,7 @@ OTHERS = 1000
 """Prompts that share nothing with those of a test begin with this page."""
 
 
-def expected_pages(driver: Driver, asked: int, chunks: Sequence[int], end: int | None = None) -> int:
+def expected_pages(driver: Scenario, asked: int, chunks: Sequence[int], end: int | None = None) -> int:
     """How many of the pages that are asked for are cached of a prompt that was computed in chunks.
 
     `chunks`: the tokens that each chunk ended at. `end`: the tokens that a request finished with; None: it runs still,
@@ -34,25 +33,25 @@ def expected_pages(driver: Driver, asked: int, chunks: Sequence[int], end: int |
     """
     size, publish = driver.config.page_size, driver.geometry.publish
     ends = [*(chunks if publish is not Publish.REQUEST else ()), *(() if end is None else (end,))]
-    if has(driver, MAMBA):
+    if driver.has(MAMBA):
         ends = [tokens for tokens in ends if tokens % size == 0 and tokens <= asked * size]
     return min(max(ends, default=0) // size, asked)
 
 
-def prompt_of(driver: Driver, pages: Sequence[int], tokens: int) -> Key:
+def prompt_of(driver: Scenario, pages: Sequence[int], tokens: int) -> Key:
     """The first tokens of a prompt of these pages, then of other pages, without an end."""
     size = driver.config.page_size
     others = range(OTHERS, OTHERS + max(0, -(-tokens // size) - len(pages)))
     return driver.key(driver.prompt([*pages, *others])[:tokens])
 
 
-def compute(driver: Driver, admission: Admission, tokens: int) -> None:
+def compute(driver: Scenario, admission: Admission, tokens: int) -> None:
     """Compute and cache a chunk that ends at so many tokens, unless they are cached already."""
     if tokens > admission.cached_tokens:
         driver.checkpoint(admission.request, tokens)
 
 
-def room(driver: Driver) -> int:
+def room(driver: Scenario) -> int:
     """The tokens of the longest uncached prompt that is admitted without an eviction; of 1 block or more."""
     geometry, step = driver.geometry, driver.geometry.finest
     free = geometry.in_blocks({name: sizes.free for name, sizes in driver.adapter.sizes().items()})
@@ -61,7 +60,7 @@ def room(driver: Driver) -> int:
     return max(fitting, default=step)
 
 
-def pressed(driver: Driver, prepare: Callable[[Driver], None], pages: Sequence[int] = ()) -> Iterator[Driver]:
+def pressed(driver: Scenario, prepare: Callable[[Scenario], None], pages: Sequence[int] = ()) -> Iterator[Scenario]:
     """Prepare one cache after the other, and admit and abort a prompt that evicts a little more each time.
 
     The prompt begins with these pages. It starts with the longest one that evicts nothing, and grows by the smallest
@@ -69,7 +68,7 @@ def pressed(driver: Driver, prepare: Callable[[Driver], None], pages: Sequence[i
     """
     tokens = 0
     while True:
-        other = open_variant(driver)
+        other = driver.open_variant()
         prepare(other)
         tokens = tokens + driver.geometry.finest if tokens else room(other)
         admission = other.admit(prompt_of(other, pages, tokens))
@@ -85,10 +84,10 @@ def pressed(driver: Driver, prepare: Callable[[Driver], None], pages: Sequence[i
 
 
 @clause("KEY-1", "MATCH-1", needs=REQUESTS, components=(FULL,), verbs=False)
-def test_the_whole_pages_of_a_finished_prompt_are_cached(driver: Driver) -> None:
-    run(driver, [1, 2, 3])
+def test_the_whole_pages_of_a_finished_prompt_are_cached(driver: Scenario) -> None:
+    driver.run([1, 2, 3])
     # A shorter hit would end where no state is.
-    shorter = 0 if has(driver, MAMBA) else 1
+    shorter = 0 if driver.has(MAMBA) else 1
     for pages, expected in (
         ([1, 2, 3], 3),
         ([1, 2, 3, 4], 3),
@@ -96,72 +95,72 @@ def test_the_whole_pages_of_a_finished_prompt_are_cached(driver: Driver) -> None
         ([1, 9, 3], shorter),
         ([2, 3], 0),
     ):
-        found = cached_pages(driver, pages)
+        found = driver.cached_pages(pages)
         assert found == expected, f"MATCH-1: (1, 2, 3) was computed: expected {expected} pages of {pages}, got {found}"
 
 
 @clause("KEY-1", "MATCH-1", needs=REQUESTS, verbs=False)
-def test_a_prompt_that_ends_inside_a_page_is_cached_up_to_the_page(driver: Driver) -> None:
+def test_a_prompt_that_ends_inside_a_page_is_cached_up_to_the_page(driver: Scenario) -> None:
     size = driver.config.page_size
     for tail in range(1, size):
         first = 10 * tail
-        run(driver, [first, first + 1], tail)
-        expected, found = 0 if has(driver, MAMBA) else 2, cached_pages(driver, [first, first + 1])
+        driver.run([first, first + 1], tail)
+        expected, found = 0 if driver.has(MAMBA) else 2, driver.cached_pages([first, first + 1])
         assert found == expected, (
             f"KEY-1: two pages of {size} and {tail} tokens: expected {expected} pages, got {found}"
         )
 
 
 @clause("MATCH-1", needs=REQUESTS, verbs=False)
-def test_a_hit_leaves_the_tokens_that_must_be_computed(driver: Driver) -> None:
-    run(driver, [1, 2])
-    whole, found = 2 * driver.config.page_size, admit(driver, [1, 2]).cached_tokens
+def test_a_hit_leaves_the_tokens_that_must_be_computed(driver: Scenario) -> None:
+    driver.run([1, 2])
+    whole, found = 2 * driver.config.page_size, driver.admit_pages([1, 2]).cached_tokens
     if not driver.geometry.recomputed_tokens:
         expected = whole
     else:
-        expected = 0 if has(driver, MAMBA) else (whole - 1) // driver.config.page_size * driver.config.page_size
+        expected = 0 if driver.has(MAMBA) else (whole - 1) // driver.config.page_size * driver.config.page_size
     assert found == expected, (
         f"MATCH-1: {whole} tokens are cached and asked for: expected a hit of {expected}, got {found}"
     )
-    longer = admit(driver, [1, 2], tail=1).cached_tokens
+    longer = driver.admit_pages([1, 2], tail=1).cached_tokens
     assert longer == whole, f"MATCH-1: one token more is asked for: expected a hit of {whole}, got {longer}"
 
 
 @clause("MATCH-1", "REQ-3", needs=REQUESTS, verbs=False)
 @pytest.mark.parametrize("offsets", [(1,), (-1,), (1, 2), (-1, 1), (0, 1)], ids=str)
-def test_chunks_may_end_inside_a_page(driver: Driver, offsets: tuple[int, ...]) -> None:
+def test_chunks_may_end_inside_a_page(driver: Scenario, offsets: tuple[int, ...]) -> None:
     size = driver.config.page_size
-    admission = admit(driver, [1, 2, 3], tail=1)
+    admission = driver.admit_pages([1, 2, 3], tail=1)
     chunks = sorted({min(max(2 * size + offset, 1), 3 * size) for offset in offsets})
     for tokens in (*chunks, 3 * size):
         # The driver compares the state after exactly these tokens, and what is cached, with what was computed.
         driver.checkpoint(admission.request, tokens)
     driver.finish(admission.request)
-    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, (*chunks, 3 * size), 3 * size + 1)
+    found, expected = driver.cached_pages([1, 2, 3]), expected_pages(driver, 3, (*chunks, 3 * size), 3 * size + 1)
     assert found == expected, f"MATCH-1: chunks ended at {chunks}: expected {expected} pages cached, got {found}"
 
 
 @clause("MATCH-1", needs=REQUESTS, verbs=False)
-def test_a_hit_ends_where_every_component_can_serve_it(driver: Driver) -> None:
+def test_a_hit_ends_where_every_component_can_serve_it(driver: Scenario) -> None:
     size = driver.config.page_size
-    admission = admit(driver, [1, 2, 3], tail=1)
+    admission = driver.admit_pages([1, 2, 3], tail=1)
     driver.checkpoint(admission.request, 2 * size)
     driver.finish(admission.request)
-    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, [2 * size], 3 * size + 1)
+    found, expected = driver.cached_pages([1, 2, 3]), expected_pages(driver, 3, [2 * size], 3 * size + 1)
     assert found == expected, f"MATCH-1: a chunk ended after two of three pages: expected {expected}, got {found}"
-    again = admit(driver, [1, 2, 3, 4]).cached_tokens
+    again = driver.admit_pages([1, 2, 3, 4]).cached_tokens
     assert again == expected * size, f"MATCH-1: expected a hit of {expected} pages, got {again} tokens"
 
 
 @clause("MATCH-1", "MATCH-3", needs=LOOKING, components=(FULL,), verbs=False)
-def test_a_shorter_hit_needs_the_window_before_its_own_end(driver: Driver) -> None:
+def test_a_shorter_hit_needs_the_window_before_its_own_end(driver: Scenario) -> None:
     size = driver.config.page_size
     window = driver.config.sliding_window_size or size
     last = 2 * size + window + (1 if size > 1 else 0)
     last += last % size == 0 and size > 1
     running: dict[int, Admission] = {}
 
-    def compute_past_the_window(other: Driver) -> None:
+    def compute_past_the_window(other: Scenario) -> None:
         admission = other.admit(prompt_of(other, [1, 2], last + 2))
         assert admission is not None, f"REQ-5: nothing else runs: expected a prompt of {last + 2} tokens to be admitted"
         other.checkpoint(admission.request, 2 * size)
@@ -175,93 +174,93 @@ def test_a_shorter_hit_needs_the_window_before_its_own_end(driver: Driver) -> No
 
 
 @clause("KEY-2", "SEC-3", needs=(*REQUESTS, Capability.NAMESPACES), verbs=False)
-def test_a_prompt_is_cached_in_its_namespace_alone(driver: Driver) -> None:
-    run(driver, [1, 2])
+def test_a_prompt_is_cached_in_its_namespace_alone(driver: Scenario) -> None:
+    driver.run([1, 2])
     other = Namespace(lora=None, salt="another", tenant=None)
-    assert cached_pages(driver, [1, 2], SHARED) == 2, "KEY-2: expected the prompt in the namespace that computed it"
-    found = cached_pages(driver, [1, 2], other)
+    assert driver.cached_pages([1, 2], SHARED) == 2, "KEY-2: expected the prompt in the namespace that computed it"
+    found = driver.cached_pages([1, 2], other)
     assert found == 0, f"SEC-3: expected nothing cached under another salt, got {found} pages"
 
 
 @clause("MATCH-14", needs=REQUESTS, verbs=False)
-def test_nothing_is_found_of_an_unknown_prompt(driver: Driver) -> None:
-    found = cached_pages(driver, [7, 8])
+def test_nothing_is_found_of_an_unknown_prompt(driver: Scenario) -> None:
+    found = driver.cached_pages([7, 8])
     assert found == 0, f"MATCH-14: nothing was computed: expected 0 pages, got {found}"
 
 
 @clause("SEC-2", needs=(*REQUESTS, Capability.COLLISIONS), verbs=False)
-def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) -> None:
+def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Scenario) -> None:
     def found(*pages: int) -> int:
         return driver.adapter.lookup(driver.key(driver.prompt(pages))) // driver.config.page_size
 
     # A table with one entry for each hash loses what collides. What counts here is that nothing else is served for it.
     driver.may_miss = True
     with driver.adapter.colliding():
-        run(driver, [1, 2, 3])
+        driver.run([1, 2, 3])
         for pages in ((4, 5, 6), (4, 2, 3), (2, 1, 3), (3, 1, 2)):
             assert found(*pages) == 0, f"SEC-2: all hashes are equal: expected nothing of {pages}, got {found(*pages)}"
-        run(driver, [4, 2, 3])
+        driver.run([4, 2, 3])
         for prompt in ([1, 2, 3], [4, 2, 3]):
             # The driver compares the bytes of any hit with those of the prompt.
-            driver.abort(admit(driver, prompt, tail=1).request)
+            driver.abort(driver.admit_pages(prompt, tail=1).request)
 
 
 # REQ-1: what is cached, and when.
 
 
 @clause("REQ-1", needs=REQUESTS, verbs=False)
-def test_pages_are_cached_when_the_geometry_says(driver: Driver) -> None:
+def test_pages_are_cached_when_the_geometry_says(driver: Scenario) -> None:
     size, is_scheduled = driver.config.page_size, driver.geometry.publish is Publish.SCHEDULED
-    admission = admit(driver, [1, 2], tail=1)
-    stages = {"its admission": cached_pages(driver, [1, 2])}
+    admission = driver.admit_pages([1, 2], tail=1)
+    phases = {"its admission": driver.cached_pages([1, 2])}
     driver.checkpoint(admission.request, 2 * size)
-    stages["a chunk of two pages"] = cached_pages(driver, [1, 2])
+    phases["a chunk of two pages"] = driver.cached_pages([1, 2])
     driver.finish(admission.request)
-    stages["its end"] = cached_pages(driver, [1, 2])
+    phases["its end"] = driver.cached_pages([1, 2])
     expected = {
-        "its admission": 2 if is_scheduled and not has(driver, MAMBA) else 0,
+        "its admission": 2 if is_scheduled and not driver.has(MAMBA) else 0,
         "a chunk of two pages": expected_pages(driver, 2, [2 * size]),
         "its end": expected_pages(driver, 2, [2 * size], 2 * size + 1),
     }
-    assert stages == expected, f"REQ-1: of a request's two pages expected {expected} after each stage, got {stages}"
+    assert phases == expected, f"REQ-1: of a request's two pages expected {expected} after each phase, got {phases}"
 
 
 @clause("REQ-1", needs=REQUESTS, verbs=False)
-def test_decoded_tokens_are_cached_with_their_prompt(driver: Driver) -> None:
-    admission = admit(driver, [1, 2])
-    decode(driver, admission, [3, 4])
+def test_decoded_tokens_are_cached_with_their_prompt(driver: Scenario) -> None:
+    admission = driver.admit_pages([1, 2])
+    driver.decode(admission, [3, 4])
     driver.finish(admission.request)
-    found = cached_pages(driver, [1, 2, 3, 4])
+    found = driver.cached_pages([1, 2, 3, 4])
     assert found == 4, f"REQ-1: two pages were decoded after a prompt of two: expected 4 pages cached, got {found}"
 
 
 @clause("REQ-1", "REQ-4", "POOL-1", needs=LOOKING, verbs=False)
 @pytest.mark.parametrize("chunks", [(3,), (1, 3), (2, 3)], ids=str)
-def test_equal_prompts_in_one_batch_each_read_their_own_pages(driver: Driver, chunks: tuple[int, ...]) -> None:
-    ends = [tokens_in_pages(driver, count) for count in chunks]
-    admissions = [admit(driver, [1, 2, 3], tail=1) for _ in range(2)]
+def test_equal_prompts_in_one_batch_each_read_their_own_pages(driver: Scenario, chunks: tuple[int, ...]) -> None:
+    ends = [driver.tokens_in_pages(count) for count in chunks]
+    admissions = [driver.admit_pages([1, 2, 3], tail=1) for _ in range(2)]
     for tokens in ends:
         for admission in admissions:
             # The driver compares the bytes at every slot of the table with those that were written for the prompt.
             compute(driver, admission, tokens)
-    third = admit(driver, [1, 2, 3], tail=1)
+    third = driver.admit_pages([1, 2, 3], tail=1)
     for admission in (*admissions, third):
         driver.finish(admission.request)
-    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, ends, ends[-1] + 1)
+    found, expected = driver.cached_pages([1, 2, 3]), expected_pages(driver, 3, ends, ends[-1] + 1)
     assert found == expected, f"REQ-1: three requests computed three pages: expected {expected} cached, got {found}"
 
 
 @clause("REQ-1", "POOL-1", needs=LOOKING, verbs=False)
-def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver: Driver) -> None:
-    whole = tokens_in_pages(driver, 4)
-    first = admit(driver, [1, 2, 3, 4], tail=1)
-    driver.checkpoint(first.request, tokens_in_pages(driver, 2))
-    second = admit(driver, [1, 2, 3, 4], tail=1)
+def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver: Scenario) -> None:
+    whole = driver.tokens_in_pages(4)
+    first = driver.admit_pages([1, 2, 3, 4], tail=1)
+    driver.checkpoint(first.request, driver.tokens_in_pages(2))
+    second = driver.admit_pages([1, 2, 3, 4], tail=1)
     for admission in (second, first):
         compute(driver, admission, whole)
     driver.abort(first.request)
     driver.finish(second.request)
-    found, expected = cached_pages(driver, [1, 2, 3, 4]), expected_pages(driver, 4, [whole], whole + 1)
+    found, expected = driver.cached_pages([1, 2, 3, 4]), expected_pages(driver, 4, [whole], whole + 1)
     assert found == expected, f"REQ-1: a request computed four pages and finished: expected {expected}, got {found}"
 
 
@@ -269,31 +268,29 @@ def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver:
 
 
 @clause("EVICT-1", needs=LOOKING, verbs=False)
-def test_nothing_cached_is_evicted_while_free_slots_suffice(driver: Driver) -> None:
-    run(driver, [1, 2, 3])
-    run(driver, [4], tail=1)
+def test_nothing_cached_is_evicted_while_free_slots_suffice(driver: Scenario) -> None:
+    driver.run([1, 2, 3])
+    driver.run([4], tail=1)
     admission = driver.admit(prompt_of(driver, [100], room(driver)))
     assert admission is not None, (
         f"REQ-5: expected a prompt of {room(driver)} tokens to be admitted, as so many are free"
     )
     driver.abort(admission.request)
-    found = cached_pages(driver, [1, 2, 3])
+    found = driver.cached_pages([1, 2, 3])
     assert found == 3, f"EVICT-1: the request took free slots alone: expected 3 pages to stay cached, got {found}"
 
 
 @clause("EVICT-2", needs=LOOKING, verbs=False)
-def test_a_prefix_that_was_used_outlives_one_that_was_not(driver: Driver) -> None:
-    def use_page_1_last(other: Driver) -> None:
-        if has(other, MAMBA):
-            run(other, [1])  # a use can end there only if a state is there
-        run(other, [1, 2])
-        run(other, [3])
+def test_a_prefix_that_was_used_outlives_one_that_was_not(driver: Scenario) -> None:
+    def use_page_1_last(other: Scenario) -> None:
+        if other.has(MAMBA):
+            other.run([1])  # a use can end there only if a state is there
+        other.run([1, 2])
+        other.run([3])
         # The use ends inside the first prompt. It is a use of page 1 alone.
-        other.abort(admit(other, [1], tail=1).request)
+        other.abort(other.admit_pages([1], tail=1).request)
 
-    left = [
-        (cached_pages(other, [1, 2]), cached_pages(other, [3])) for other in pressed(driver, use_page_1_last, [100])
-    ]
+    left = [(other.cached_pages([1, 2]), other.cached_pages([3])) for other in pressed(driver, use_page_1_last, [100])]
     assert left[0] == (2, 1), f"EVICT-1: nothing had to go: expected 2 pages of (1, 2) and 1 of (3), got {left[0]}"
     early = [pages for pages in left if pages[0] == 0 and pages[1]]
     assert not early, f"EVICT-2: page 1 was used after page 3: expected page 3 to go first, got {left}"
@@ -301,38 +298,38 @@ def test_a_prefix_that_was_used_outlives_one_that_was_not(driver: Driver) -> Non
 
 
 @clause("EVICT-2", "POOL-1", "REQ-3", needs=LOOKING, verbs=False)
-def test_a_request_never_evicts_the_prefix_that_it_found(driver: Driver) -> None:
-    def run_two_prompts(other: Driver) -> None:
-        run(other, [1, 2])
-        run(other, [3])
+def test_a_request_never_evicts_the_prefix_that_it_found(driver: Scenario) -> None:
+    def run_two_prompts(other: Scenario) -> None:
+        other.run([1, 2])
+        other.run([3])
 
     # The prefix of the request is what was used longest ago. The driver checks its table and its bytes.
     hits = sum(1 for _ in pressed(driver, run_two_prompts, [1, 2]))
     assert hits, "REQ-5: a prompt that fits beside all that is cached: expected it to be admitted"
 
 
-def compute_twice(driver: Driver, last: int) -> None:
+def compute_twice(driver: Scenario, last: int) -> None:
     """Two requests compute two pages side by side. `last`: which of them ends last."""
-    admissions = [admit(driver, [1, 2], tail=1) for _ in range(2)]
+    admissions = [driver.admit_pages([1, 2], tail=1) for _ in range(2)]
     for admission in admissions:
-        compute(driver, admission, tokens_in_pages(driver, 2))
+        compute(driver, admission, driver.tokens_in_pages(2))
     for admission in (admissions[1 - last], admissions[last]):
         driver.finish(admission.request)
 
 
 @clause("MATCH-1", needs=LOOKING, verbs=False)
 @pytest.mark.parametrize("last", [0, 1])
-def test_a_page_is_found_as_long_as_a_copy_of_it_stays(driver: Driver, last: int) -> None:
+def test_a_page_is_found_as_long_as_a_copy_of_it_stays(driver: Scenario, last: int) -> None:
     # The driver compares each look-up with what the cache has, in any copy.
-    found = [cached_pages(other, [1, 2]) for other in pressed(driver, lambda other: compute_twice(other, last), [100])]
+    found = [other.cached_pages([1, 2]) for other in pressed(driver, lambda other: compute_twice(other, last), [100])]
     expected = expected_pages(driver, 2, [2 * driver.config.page_size], 2 * driver.config.page_size + 1)
     assert found[0] == expected, f"MATCH-1: nothing had to go: expected {expected} pages of (1, 2), got {found}"
 
 
 @clause("EVENT-1", needs=(*LOOKING, Capability.EVENTS, Capability.HASHES), verbs=False)
-def test_a_page_is_removed_from_the_log_with_its_last_copy(driver: Driver) -> None:
+def test_a_page_is_removed_from_the_log_with_its_last_copy(driver: Scenario) -> None:
     for other in pressed(driver, lambda other: compute_twice(other, 1), [100]):
-        found, key = cached_pages(other, [1, 2]), other.key(other.prompt([1, 2]))
+        found, key = other.cached_pages([1, 2]), other.key(other.prompt([1, 2]))
         stored: set[str] = set()
         for event in other.adapter.events():
             if event.component == FULL:
@@ -346,9 +343,9 @@ def test_a_page_is_removed_from_the_log_with_its_last_copy(driver: Driver) -> No
 
 
 @clause("REQ-2", needs=LOOKING, verbs=False)
-def test_every_slot_is_free_or_evictable_when_all_requests_have_ended(driver: Driver) -> None:
-    admissions = [admit(driver, [1, 2, first], tail=1) for first in (3, 4, 3)]
-    compute(driver, admissions[0], tokens_in_pages(driver, 3))
+def test_every_slot_is_free_or_evictable_when_all_requests_have_ended(driver: Scenario) -> None:
+    admissions = [driver.admit_pages([1, 2, first], tail=1) for first in (3, 4, 3)]
+    compute(driver, admissions[0], driver.tokens_in_pages(3))
     driver.abort(admissions[0].request)
     driver.finish(admissions[1].request)
     driver.abort(admissions[2].request)
@@ -360,7 +357,7 @@ def test_every_slot_is_free_or_evictable_when_all_requests_have_ended(driver: Dr
 
 
 @clause("REQ-5", needs=LOOKING, verbs=False)
-def test_the_longest_prompt_that_fits_is_admitted_beside_its_own_prefix(driver: Driver) -> None:
+def test_the_longest_prompt_that_fits_is_admitted_beside_its_own_prefix(driver: Scenario) -> None:
     key, size = prompt_of(driver, [1], room(driver)), driver.config.page_size
     shorter = driver.admit(driver.key(key.tokens[: (len(key.tokens) - 1) // size * size]))
     assert shorter is not None, "REQ-5: nothing else runs: expected a prompt that fits an empty cache to be admitted"

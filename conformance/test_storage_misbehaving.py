@@ -14,25 +14,11 @@ import pytest
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, CallGate, Lie, Script, script
 from hicache.types import Handle, Pool
 
-from .scenario import evict_all, host_config, key_of, put, put_and_back_up, put_on_host, tier_hits
-from .storage_scenes import (
-    OTHER,
-    PAIR,
-    PROMPT,
-    begin_prefetch,
-    in_storage,
-    prefetch,
-    prefetched_pages,
-    put_in_storage_alone,
-    storage_config,
-    storage_variant,
-    storage_view,
-)
-from .tree_view import free_host_slots
+from .scenario import Scenario
+from .stored_prompts import OTHER, PAIR, PROMPT
 
 LISTS: Mapping[str, Lie] = {
     "none": lambda _: None,
@@ -78,14 +64,14 @@ FLAGS: Mapping[str, Lie] = {
 
 
 @contextmanager
-def over_a_script(driver: Driver, *, is_closed: bool = False, **changes: Any) -> Iterator[tuple[Driver, Script]]:
+def over_a_script(driver: Scenario, *, is_closed: bool = False, **changes: Any) -> Iterator[tuple[Scenario, Script]]:
     """A driver of an empty cache over the same store, whose backend follows a script. `changes`: of StorageConfig.
 
     `is_closed`: the test closes the cache.
     """
     with (
         script() as (name, told),
-        storage_variant(driver, storage={**scripted(driver, name), **changes}, is_closed=is_closed) as other,
+        driver.storage_variant(storage={**scripted(driver, name), **changes}, is_closed=is_closed) as other,
     ):
         try:
             yield other, told
@@ -94,20 +80,20 @@ def over_a_script(driver: Driver, *, is_closed: bool = False, **changes: Any) ->
             told.behave()
 
 
-def scripted(driver: Driver, name: str) -> dict[str, Any]:
+def scripted(driver: Scenario, name: str) -> dict[str, Any]:
     """The fields of StorageConfig for the backend of a driver behind a script."""
-    tier = storage_config(driver)
+    tier = driver.storage_config()
     options = {"inner": tier.backend, "inner_options": tier.extra.options, "script": name}
     return {"backend": BACKEND, "options": options}
 
 
 @clause("STORE-12", "STORE-3", page_sizes=[16])
-def test_pages_come_only_if_the_answer_is_true_itself(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_pages_come_only_if_the_answer_is_true_itself(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_script(driver) as (other, told):
         for name, lie in LISTS.items():
             told.lies["get"] = lie
-            came, found = prefetch(other, PROMPT), tier_hits(other, PROMPT)
+            came, found = other.prefetch_pages(PROMPT), other.tier_hits(PROMPT)
             assert (came, found) == (0, (0, 0)), (
                 f"STORE-12: get gave {name}: expected no page to come, {came} came, and {found} are found"
             )
@@ -115,29 +101,29 @@ def test_pages_come_only_if_the_answer_is_true_itself(driver: Driver) -> None:
 
 
 @clause("STORE-12", "STORE-2", page_sizes=[16])
-def test_a_prefix_is_in_storage_only_if_the_answer_is_a_number_of_its_pages(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_a_prefix_is_in_storage_only_if_the_answer_is_a_number_of_its_pages(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_script(driver) as (other, told):
         for name, lie in NUMBERS.items():
             told.lies["exists"] = lie
-            came = prefetch(other, PROMPT)
+            came = other.prefetch_pages(PROMPT)
             assert came == 0, f"STORE-12: exists gave {name}: expected no page to come, {came} came"
         require_all_come(other, told)
 
 
 @clause("STORE-12", "FETCH-9", "FLOW-12", page_sizes=[16])
-def test_pages_are_stored_only_if_the_answer_is_true_itself(driver: Driver) -> None:
+def test_pages_are_stored_only_if_the_answer_is_true_itself(driver: Scenario) -> None:
     with over_a_script(driver) as (other, told):
         for name, lie in LISTS.items():
             told.lies["set"] = lie
-            put_and_back_up(other, PAIR)
-            evict_all(other)
+            other.put_and_back_up(PAIR)
+            other.evict_all()
             other.drain()
             told.lies.clear()
-            put(other, PAIR)
-            evict_all(other)
+            other.put_pages(PAIR)
+            other.evict_all()
             other.drain()
-            there = in_storage(driver, PAIR)[Pool.KV]
+            there = driver.in_storage(PAIR)[Pool.KV]
             assert all(there), f"STORE-12: set gave {name}: expected {PAIR} to be stored again, got {there}"
             # Through the cache: it may remember what it has stored.
             assert other.clear_storage(), "FLOW-12: nothing is in flight: expected storage to be cleared"
@@ -145,8 +131,8 @@ def test_pages_are_stored_only_if_the_answer_is_true_itself(driver: Driver) -> N
 
 
 @clause("STORE-12", "FLOW-12", page_sizes=[16])
-def test_storage_is_cleared_only_if_the_answer_is_true_itself(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_storage_is_cleared_only_if_the_answer_is_true_itself(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_script(driver) as (other, told):
         for name, lie in FLAGS.items():
             told.lies["clear"] = lie
@@ -155,10 +141,10 @@ def test_storage_is_cleared_only_if_the_answer_is_true_itself(driver: Driver) ->
         require_all_come(other, told)
 
 
-def require_all_come(driver: Driver, told: Script) -> None:
+def require_all_come(driver: Scenario, told: Script) -> None:
     """Nothing is lost by the lies before: the backend answers again, and all of the prompt comes."""
     told.lies.clear()
-    came = prefetch(driver, PROMPT)
+    came = driver.prefetch_pages(PROMPT)
     assert came == len(PROMPT), f"STORE-12: the backend answers again: expected {len(PROMPT)} pages, {came} came"
 
 
@@ -168,39 +154,39 @@ THROUGH = [WritePolicy.WRITE_THROUGH]
 
 
 @contextmanager
-def over_a_late_backend(driver: Driver) -> Iterator[tuple[Driver, Script]]:
+def over_a_late_backend(driver: Scenario) -> Iterator[tuple[Scenario, Script]]:
     """A cache whose backend keeps the memory of each get, and has therefore not accepted that of the cache."""
     with script() as (name, told):
         told.kept = []
-        with storage_variant(driver, storage=scripted(driver, name)) as other:
+        with driver.storage_variant(storage=scripted(driver, name)) as other:
             yield other, told
 
 
 @clause("STORE-16", "FLOW-1", needs=[Capability.DEADLINES], page_sizes=[16], write_policies=THROUGH)
-def test_what_a_backend_writes_late_reaches_no_page_of_the_prompt(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_what_a_backend_writes_late_reaches_no_page_of_the_prompt(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_late_backend(driver) as (other, told):
-        came = prefetch(other, PROMPT)
+        came = other.prefetch_pages(PROMPT)
         assert came == len(PROMPT), f"STORE-16: the backend is right in time: expected {len(PROMPT)} pages, got {came}"
         assert told.write_late() >= len(PROMPT), "the backend was asked for all pages"
         # The bytes of all pages are compared after each verb.
-        other.load(key_of(other, PROMPT))
-        assert tier_hits(other, PROMPT) == (len(PROMPT), 0), "STORE-16: the prompt is loaded"
+        other.load(other.key_of(PROMPT))
+        assert other.tier_hits(PROMPT) == (len(PROMPT), 0), "STORE-16: the prompt is loaded"
 
 
 @clause("STORE-16", "FLOW-1", needs=[Capability.DEADLINES], page_sizes=[16], write_policies=THROUGH)
-def test_what_a_backend_writes_late_reaches_nobody_elses_page(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_what_a_backend_writes_late_reaches_nobody_elses_page(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_late_backend(driver) as (other, told):
-        prefetch(other, PROMPT)
+        other.prefetch_pages(PROMPT)
         other.reset()
         for first in range(10, 90, 3):
-            put_and_back_up(other, range(first, first + 3))
-            evict_all(other)
+            other.put_and_back_up(range(first, first + 3))
+            other.evict_all()
         assert told.write_late() >= len(PROMPT), "the backend was asked for all pages"
         last = range(88, 91)
-        other.load(key_of(other, last))
-        assert tier_hits(other, last) == (len(last), 0), "STORE-16: what came last is on the host, and is loaded"
+        other.load(other.key_of(last))
+        assert other.tier_hits(last) == (len(last), 0), "STORE-16: what came last is on the host, and is loaded"
 
 
 # FLOW-13: a backend that does not answer is abandoned, and one that ends its thread has failed one call.
@@ -219,10 +205,10 @@ CLOCKED = [Capability.STEPPED_STORAGE, Capability.SNAPSHOT]
 
 @contextmanager
 def over_a_hanging_backend(
-    driver: Driver, verb: str, *, is_closed: bool = False
-) -> Iterator[tuple[Driver, CallGate, Handle | None]]:
+    driver: Scenario, verb: str, *, is_closed: bool = False
+) -> Iterator[tuple[Scenario, CallGate, Handle | None]]:
     """A cache whose backend is in a call that does not end, for longer than it may; and the ticket of its prefetch."""
-    put_in_storage_alone(driver, PROMPT)
+    driver.put_in_storage_alone(PROMPT)
     threaded = {"executor": ExecutorKind.THREADED, "answer_timeout_s": LIMIT_S}
     with over_a_script(driver, is_closed=is_closed, **threaded) as (other, told):
         gate = told.hang(verb)
@@ -233,16 +219,16 @@ def over_a_hanging_backend(
         assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"
 
 
-def begin_call(driver: Driver, verb: str) -> Handle | None:
+def begin_call(driver: Scenario, verb: str) -> Handle | None:
     """Begin what makes the backend be called: a prefetch, which has a ticket, or the backup of a prompt."""
     if verb != "set":
-        return begin_prefetch(driver, PROMPT)
-    put(driver, OTHER)
-    evict_all(driver)
+        return driver.begin_prefetch(PROMPT)
+    driver.put_pages(OTHER)
+    driver.evict_all()
     return None
 
 
-def reach(driver: Driver, is_reached: Callable[[], bool]) -> None:
+def reach(driver: Scenario, is_reached: Callable[[], bool]) -> None:
     """Step until something is so; the threads of the cache get time to do it."""
     deadline_s = time.monotonic() + GUARD_S
     while not is_reached():
@@ -252,43 +238,43 @@ def reach(driver: Driver, is_reached: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def require_going_on(driver: Driver, verb: str) -> None:
+def require_going_on(driver: Scenario, verb: str) -> None:
     """The cache works without storage, and memory that the backend may still use has no other owner."""
-    shown = storage_view(driver)
+    shown = driver.storage_view()
     assert shown.abandoned is not None, f"FLOW-13: {verb} hangs: expected the backend to be shown as abandoned"
     assert not shown.fetches, f"FLOW-13: {verb} hangs: expected no prefetch to hold slots, got {shown.fetches}"
-    assert driver.prefetch(key_of(driver, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no more prefetch"
+    assert driver.prefetch(driver.key_of(PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no more prefetch"
     assert not driver.attach_storage(), f"FLOW-13: {verb} hangs: expected no other backend beside it"
-    put_on_host(driver, PAIR)
-    driver.load(key_of(driver, PAIR))
-    assert tier_hits(driver, PAIR) == (len(PAIR), 0), f"FLOW-13: {verb} hangs: the host tier works without storage"
+    driver.put_on_host(PAIR)
+    driver.load(driver.key_of(PAIR))
+    assert driver.tier_hits(PAIR) == (len(PAIR), 0), f"FLOW-13: {verb} hangs: the host tier works without storage"
 
 
-def require_given_back(driver: Driver, gate: CallGate) -> None:
+def require_given_back(driver: Scenario, gate: CallGate) -> None:
     """The backend answers at last: all that it used is free, and it can be attached again."""
     gate.open()
-    reach(driver, lambda: storage_view(driver).abandoned is None)
+    reach(driver, lambda: driver.storage_view().abandoned is None)
     driver.reset()
-    free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
+    free, capacity = driver.free_host_slots(), driver.host_config.capacity_tokens
     assert free == capacity, f"FLOW-13: the backend has answered: of {capacity} host slots only {free} are free"
     assert driver.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
-    came = prefetch(driver, PROMPT)
+    came = driver.prefetch_pages(PROMPT)
     assert came == len(PROMPT), f"FLOW-13: the backend answers again: expected {len(PROMPT)} pages, {came} came"
 
 
 @clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
-def test_a_drain_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+def test_a_drain_does_not_wait_for_a_backend_that_hangs(driver: Scenario) -> None:
     for verb in VERBS:
         with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
             other.drain()
-            came = 0 if ticket is None else prefetched_pages(other, ticket)
+            came = 0 if ticket is None else other.prefetched_pages(ticket)
             assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
             require_going_on(other, verb)
             require_given_back(other, gate)
 
 
 @clause("FLOW-13", "EVICT-9", needs=CLOCKED, page_sizes=[16])
-def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Scenario) -> None:
     for verb in VERBS:
         with over_a_hanging_backend(driver, verb) as (other, gate, _):
             other.reset()
@@ -298,7 +284,7 @@ def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
 
 
 @clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
-def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Scenario) -> None:
     for verb in VERBS:
         with over_a_hanging_backend(driver, verb, is_closed=True) as (other, gate, _):
             other.adapter.close()
@@ -306,85 +292,85 @@ def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
 
 
 @clause("FLOW-13", "FETCH-3", needs=CLOCKED, page_sizes=[16])
-def test_a_prefetch_that_hangs_ends_with_nothing_by_each_policy(driver: Driver) -> None:
+def test_a_prefetch_that_hangs_ends_with_nothing_by_each_policy(driver: Scenario) -> None:
     for verb in ("exists", "get"):
         with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
             other.step()
-            came = prefetched_pages(other, ticket)
+            came = other.prefetched_pages(ticket)
             assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
             require_going_on(other, verb)
             require_given_back(other, gate)
 
 
 @clause("FLOW-13", "FLOW-1", needs=CLOCKED, page_sizes=[16])
-def test_slots_that_a_backend_may_write_are_not_given_to_others(driver: Driver) -> None:
+def test_slots_that_a_backend_may_write_are_not_given_to_others(driver: Scenario) -> None:
     with over_a_hanging_backend(driver, "get") as (other, gate, _):
         other.reset()
-        held = {name: len(slots) for name, slots in (storage_view(other).abandoned or {}).items()}
+        held = {name: len(slots) for name, slots in (other.storage_view().abandoned or {}).items()}
         assert held["full"] == len(PROMPT) * other.config.page_size, (
             f"FLOW-13: get may write to the prompt's slots: {held}"
         )
         for first in range(10, 90, 3):
-            put_and_back_up(other, range(first, first + 3))
-            evict_all(other)
+            other.put_and_back_up(range(first, first + 3))
+            other.evict_all()
         gate.open()
-        reach(other, lambda: storage_view(other).abandoned is None)
+        reach(other, lambda: other.storage_view().abandoned is None)
 
 
 @clause("FLOW-13", "STORE-3", needs=CLOCKED, page_sizes=[16])
-def test_slots_that_a_backend_may_read_are_not_overwritten(driver: Driver) -> None:
+def test_slots_that_a_backend_may_read_are_not_overwritten(driver: Scenario) -> None:
     with over_a_hanging_backend(driver, "set") as (other, gate, _):
         other.reset()
         for first in range(10, 90, 3):
-            put_and_back_up(other, range(first, first + 3))
-            evict_all(other)
+            other.put_and_back_up(range(first, first + 3))
+            other.evict_all()
         gate.open()
-        reach(other, lambda: storage_view(other).abandoned is None)
+        reach(other, lambda: other.storage_view().abandoned is None)
         other.reset()
         assert other.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
-        prefetch(other, OTHER)
+        other.prefetch_pages(OTHER)
 
 
 @pytest.mark.waits
 @clause("FLOW-13", page_sizes=[16])
-def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     threaded = {"executor": ExecutorKind.THREADED, "answer_timeout_s": SHORT_S}
     with over_a_script(driver, is_closed=True, **threaded) as (other, told):
         gate = told.hang("exists")
-        ticket = begin_prefetch(other, PROMPT)
+        ticket = other.begin_prefetch(PROMPT)
         other.drain()
-        came = prefetched_pages(other, ticket)
+        came = other.prefetched_pages(ticket)
         assert came == 0, f"FLOW-13: exists hangs: expected no page to come, {came} came"
         other.adapter.close()
         assert not gate.was_late, "FLOW-13: exists hangs: expected neither a drain nor a close to wait for it"
 
 
 @clause("FLOW-13", "STORE-12", page_sizes=[16])
-def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver) -> None:
-    put_in_storage_alone(driver, PROMPT)
+def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Scenario) -> None:
+    driver.put_in_storage_alone(PROMPT)
     with over_a_script(driver, executor=ExecutorKind.THREADED) as (other, told):
         for verb in VERBS:
             told.deadly = {verb}
             ticket = begin_call(other, verb)
             other.drain()
-            came = 0 if ticket is None else prefetched_pages(other, ticket)
+            came = 0 if ticket is None else other.prefetched_pages(ticket)
             assert came == 0, f"FLOW-13: {verb} ends its thread: expected no page to come, {came} came"
             told.behave()
-            ticket = other.prefetch(key_of(other, PROMPT))
+            ticket = other.prefetch(other.key_of(PROMPT))
             assert ticket is not None, "FLOW-13: one call failed: expected the backend to be asked again"
             other.drain()
-            came = prefetched_pages(other, ticket)
+            came = other.prefetched_pages(ticket)
             assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages next, {came} came"
             other.reset()
 
 
 @pytest.mark.waits
 @clause("FLOW-13", page_sizes=[16])
-def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Scenario) -> None:
     with script() as (name, told):
         gate = told.hang("open")
-        tier = replace(storage_config(driver), **scripted(driver, name), answer_timeout_s=SHORT_S)
+        tier = replace(driver.storage_config(), **scripted(driver, name), answer_timeout_s=SHORT_S)
         # A cache refuses to open with an error of its own, or opens without storage.
         with suppress(Exception):
             type(driver.adapter)(replace(driver.config, storage=tier)).close()
@@ -394,18 +380,18 @@ def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> No
 
 @pytest.mark.waits
 @clause("FLOW-13", "FLOW-12", page_sizes=[16])
-def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Scenario) -> None:
     for verb in ("clear", "close"):
         with over_a_script(driver, answer_timeout_s=SHORT_S) as (other, told):
             gate = told.hang(verb)
             is_done = other.clear_storage() if verb == "clear" else other.detach_storage()
             assert is_done is (verb == "close"), f"FLOW-13: {verb} hangs: a backend is detached all the same: {is_done}"
             other.step()
-            assert other.prefetch(key_of(other, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
-            put_on_host(other, PAIR)
+            assert other.prefetch(other.key_of(PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
+            other.put_on_host(PAIR)
             assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"
             gate.open()
             assert other.attach_storage(), f"FLOW-13: {verb} hung: expected another backend to be attached"
             other.step()
-            ticket = other.prefetch(key_of(other, PROMPT))
+            ticket = other.prefetch(other.key_of(PROMPT))
             assert ticket is not None, f"FLOW-13: {verb} hung: expected the new backend to be asked"

@@ -62,7 +62,8 @@ class CacheContract:
     @pytest.fixture(name="driver")
     def _drive(self, adapter: CacheAdapter, config: CacheConfig, request: pytest.FixtureRequest) -> Iterator[Driver]:
         """A driver of that cache. If the test passes, everything is checked once more at its end."""
-        yield from drive(adapter, config, request)
+        scenario = importlib.import_module(f"{SUITE}.scenario").Scenario
+        yield from drive(scenario(adapter, config), request)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize a test over the configurations of the class that fit its clauses, or over all of them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -38,6 +39,8 @@ from hicache.testing.storage.writers import Writers
 
 __all__ = ["adapter", "adapter_type", "driver", "place", "pytest_generate_tests", "store", "writers"]
 
+DriverType = TypeVar("DriverType", bound=Driver)
+
 
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
@@ -54,7 +57,7 @@ def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[C
 @pytest.fixture
 def driver(adapter: CacheAdapter, config: CacheConfig, request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver of that cache. If the test passes, everything is checked once more at its end."""
-    yield from drive(adapter, config, request)
+    yield from drive(Driver(adapter, config), request)
 
 
 def open_cache(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
@@ -67,9 +70,9 @@ def open_cache(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterato
     opened.close()
 
 
-def drive(adapter: CacheAdapter, config: CacheConfig, request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """What the fixture `driver` does."""
-    driver = Driver(adapter, config)
+def drive(driver: DriverType, request: pytest.FixtureRequest) -> Iterator[DriverType]:
+    """What the fixture `driver` does with a driver of a new cache."""
+    adapter = driver.adapter
     request.node.stash[FINAL_CHECK] = driver.check
     yield driver
     request.node.user_properties.append((OPERATIONS, driver.operations))
@@ -133,7 +136,7 @@ def own_drivers(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
                 request.node.user_properties.append(named_subject(adapter))
             chosen = config or configurations_of(kind, quick=True)[0]
             cache = opened.enter_context(contextmanager(open_cache)(kind.delayed(), chosen))
-            driver = opened.enter_context(contextmanager(drive)(cache, chosen, request))
+            driver = opened.enter_context(contextmanager(drive)(Driver(cache, chosen), request))
             drivers.append(driver)
             request.node.stash[FINAL_CHECK] = check
             return driver
