@@ -164,7 +164,7 @@ class BlockEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockView:
+class ShownBlock:
     """A block in the snapshot. `prefix`: the cached prefix, int32 little-endian, or None; `group` is None then too."""
 
     id: int
@@ -190,7 +190,7 @@ class RequestView:
 class BlockCacheSnapshot:
     """The whole cache as values that can be compared. `free`: the free queue, the next block to be taken first."""
 
-    blocks: tuple[BlockView, ...]
+    blocks: tuple[ShownBlock, ...]
     free: tuple[int, ...]
     requests: tuple[RequestView, ...]
 
@@ -595,9 +595,9 @@ def _token_bytes(tokens: Tokens) -> bytes:
     return tokens.astype("<i4").tobytes()
 
 
-def _block_view(block: Block) -> BlockView:
+def _block_view(block: Block) -> ShownBlock:
     content = block.content
     if content is None:
-        return BlockView(block.id, block.references, None, None, None, None)
+        return ShownBlock(block.id, block.references, None, None, None, None)
     prefix = _token_bytes(content.prefix)
-    return BlockView(block.id, block.references, content.group, content.namespace, content.digest, prefix)
+    return ShownBlock(block.id, block.references, content.group, content.namespace, content.digest, prefix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -13,23 +12,17 @@ import pytest
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
 from hicache.testing.contract import clauses_not_checked
-from hicache.testing.driving.block_inspector import BlockInspector
+from hicache.testing.driving.block_view import BlockView
 from hicache.testing.driving.contents import Contents
-from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger, LockBook
-from hicache.testing.driving.oracle import cached_length
-from hicache.testing.driving.patterns import element_bytes, elements_of
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
-from hicache.testing.driving.table_contents import TableContents
-from hicache.testing.geometry import Publish, geometry_of
-from hicache.testing.laws.blocks import check_growth, check_table
+from hicache.testing.driving.tree_view import TreeView
+from hicache.testing.driving.view import View
+from hicache.testing.geometry import geometry_of
 from hicache.testing.laws.slots import require_pages
-from hicache.testing.laws.tiers import check_no_fetch
-from hicache.testing.laws.tree import host_candidates
-from hicache.testing.models.blocks import BlockModel
 from hicache.testing.processes import end_if_forked
-from hicache.testing.snapshot import BlockSnapshot, HostNodeView, NodeView, Snapshot, TransferView
+from hicache.testing.snapshot import BlockSnapshot, Snapshot, TransferView
 from hicache.testing.violation import ViolationError, violation
 from hicache.types import (
     SHARED,
@@ -49,9 +42,6 @@ from hicache.types import (
     TransferKind,
     TransferPhase,
 )
-
-BLOCK_PROFILES = ("blocks", "offload")
-"""The profiles whose adapters show a BlockSnapshot, and tables of blocks."""
 
 
 class Driver:
@@ -88,14 +78,12 @@ class Driver:
         self.ledger = Ledger(self.config)
         self.contents = Contents(adapter, self.config)
         self.geometry = geometry_of(self.config)
-        self._tables = TableContents(adapter, self.config) if Capability.TABLES in adapter.capabilities else None
-        self.inspector = self._inspector(adapter)
+        self.view = self._view_of(adapter)
 
-    def _inspector(self, adapter: CacheAdapter) -> Inspector | BlockInspector:
-        if adapter.profile in BLOCK_PROFILES:
-            contents = self._tables or TableContents(adapter, self.config)
-            return BlockInspector(adapter, self.config, contents, lambda: self.operations)
-        return Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
+    def _view_of(self, adapter: CacheAdapter) -> View:
+        if Capability.TABLES in adapter.capabilities:
+            return BlockView(adapter, self.config, lambda: self.operations)
+        return TreeView(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
 
     def forget(self) -> None:
         """Drop all receipts and tickets: they are not valid in a new epoch."""
@@ -116,7 +104,7 @@ class Driver:
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
-        self.inspector.check(self.running.values(), is_awaited=bool(self.loads or self.prefetches))
+        self.view.check(self.running.values(), is_awaited=bool(self.loads or self.prefetches))
 
     def verb_done(self) -> None:
         """Count a verb, and check everything when it is due."""
@@ -129,25 +117,18 @@ class Driver:
 
     def overwrite_free_slots(self) -> None:
         """Overwrite all free device slots: a load often gets the slots that its data had before the eviction."""
-        if not self.has_snapshot or self.config.host is None:
-            return
-        if self._tables is not None and self.shows_blocks:
-            size = self.geometry.slots(Component.FULL)
-            blank = np.array([number for pool in self.block_snapshot().pools for number in pool.blank], dtype=np.int64)
-            self._tables.overwrite((blank[:, None] * size + np.arange(size, dtype=np.int64)).reshape(-1))
-        elif not self.shows_blocks:
-            for component, pool in self.snapshot().pools.items():
-                self.contents.overwrite(component, pool.free)
+        if self.config.host is not None:
+            self.view.overwrite_blank()
 
     @property
     def has_snapshot(self) -> bool:
         """Whether the adapter declares SNAPSHOT."""
-        return Capability.SNAPSHOT in self.adapter.capabilities
+        return self.view.is_shown
 
     @property
     def shows_blocks(self) -> bool:
         """Whether the adapter has a BlockSnapshot, with or without chunks, and not the snapshot of a tree."""
-        return self.has_snapshot and self.adapter.profile in BLOCK_PROFILES
+        return self.view.shows_blocks
 
     def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
         """The size counters of a tier; empty without SIZES."""
@@ -340,7 +321,7 @@ class Driver:
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.adapter.reset()
         self.forget()
-        self._require_nothing_cached()
+        self.view.require_nothing_cached()
         self.verb_done()
 
     # Requests. The model's part is to write what a request computes before the cache can take it.
@@ -355,17 +336,13 @@ class Driver:
         return cached
 
     def cached_length_of(self, key: Key) -> int:
-        """The number of elements that a match of the key finds on both tiers, by the oracle."""
-        if not self.has_snapshot:
-            return 0
-        if self.shows_blocks:
-            return self._block_model().expected_hit(key, len(key.tokens))
-        return cached_length(key, self.snapshot(), self.config)
+        """The number of elements that a match of the key finds on all tiers, by the oracle; 0 without a snapshot."""
+        return self.view.cached_length(key)
 
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
         self.overwrite_free_slots()
-        hit = self._expected_admission(key) if self.shows_blocks else None
+        hit = self.view.expected_admission(key, is_alone=not self.running)
         admission = self.adapter.admit(key)
         if admission is not None:
             if hit is not None:
@@ -425,29 +402,29 @@ class Driver:
     def extend(self, request: Handle, tokens: Iterable[int]) -> Slots | None:
         """Compute all tokens so far and append more; returns the longer table, or None when it does not fit."""
         running = self._ready(request)
-        self._compute(running, len(running.key.tokens))
+        self.view.compute(running, len(running.key.tokens))
         added = np.array(list(tokens), dtype=np.int32)
         table = self.adapter.extend(request, added)
         if table is not None:
             running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
             self._renew_table(running, table)
-            self._compute_scheduled(running)
+            self.view.schedule(running)
         self.verb_done()
         return table
 
     def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
         """Compute and cache a chunk, and check the bytes of the table, which may have other slots then."""
         running = self._ready(request)
-        self._compute(running, computed_tokens)
+        self.view.compute(running, computed_tokens)
         self._renew_table(running, self.adapter.checkpoint(request, computed_tokens))
-        self._verify_table(running, is_own=True)
+        self.view.verify(running)
         self.verb_done()
         return running.table
 
     def finish(self, request: Handle) -> None:
         """Compute all tokens, cache the whole pages, and release the rest."""
         running = self._ready(request)
-        self._compute(running, len(running.key.tokens))
+        self.view.compute(running, len(running.key.tokens))
         self.adapter.finish(request)
         self._end(running)
 
@@ -468,7 +445,7 @@ class Driver:
         if any(result.freed[name] != count for name, count in gained.items()):
             raise violation("EVICT-1", place, f"freed counts equal to the growth of the host pools, {gained}", result)
         has_own_rule = "EVICT-8" in clauses_not_checked(self.adapter.profile, self.adapter.departures)
-        left = host_candidates(self.snapshot(), component) if self.has_snapshot and not has_own_rule else []
+        left = () if has_own_rule else self.view.evictable_on_host(component)
         if left and result.freed[component] < tokens:
             raise violation("EVICT-8", place, f"more freed, as nodes {left} can still be evicted", result)
         self.verb_done()
@@ -624,19 +601,19 @@ class Driver:
         if waiting:
             raise violation("FLOW-4", "drain", "nothing in flight", waiting)
         self.verb_done()
-        if not self.prefetches and self.has_snapshot and not self.shows_blocks and self.config.storage is not None:
-            check_no_fetch(self.snapshot())
+        if not self.prefetches:
+            self.view.require_no_prefetch()
 
     # The storage tier.
 
     def prefetch(self, key: Key) -> Handle | None:
         """Start to prefetch a prompt from storage; None, with no effect, when the prefetch is refused."""
-        before = self.snapshot() if self.has_snapshot else None
+        before = self.view.storage_state().held
         ticket = self.adapter.prefetch(key)
         if ticket is not None:
             self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self.cached_length_of(key), set())
-        elif before is not None:
-            self._require_as_before("FETCH-1", "a refused prefetch", before)
+        elif (held := self.view.storage_state().held) != before:
+            raise violation("FETCH-1", "a refused prefetch", before, held)
         self.verb_done()
         return ticket
 
@@ -708,20 +685,6 @@ class Driver:
         if not 0 <= hit <= room or hit % size:
             raise violation("MATCH-12", "match", f"whole pages past the anchor, at most {room} elements", found)
 
-    def _require_nothing_cached(self) -> None:
-        if not self.has_snapshot:
-            return
-        if self.shows_blocks:
-            if self.block_snapshot().blocks:
-                raise violation("EVICT-9", "reset", "nothing cached", f"{len(self.block_snapshot().blocks)} blocks")
-            return
-        snapshot = self.snapshot()
-        transfers = snapshot.host.transfers if snapshot.host is not None else ()
-        prefetches = snapshot.storage.fetches if snapshot.storage is not None else ()
-        if snapshot.nodes or transfers or prefetches:
-            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(prefetches)} prefetches"
-            raise violation("EVICT-9", "reset", "nothing cached and nothing in flight", left)
-
     def _fresh_partners(self, slots: Slots) -> Slots | None:
         if not self._has_window:
             return None
@@ -778,13 +741,11 @@ class Driver:
         running.state, running.computed_tokens = admission.state, len(computed.tokens)
         running.kv_tokens = running.computed_tokens
         running.awaited = cached if admission.loading else None
-        self._set_table(running, admission.table)
+        self.view.set_table(running, admission.table)
         if admission.loading:
             return
-        self._verify_table(running, is_own=False)
-        if self._tables is None and admission.state is not None and cached:
-            self.contents.verify_state(computed, admission.state)
-        self._compute_scheduled(running)
+        self.view.verify_hit(running)
+        self.view.schedule(running)
 
     def _ready(self, request: Handle) -> RunningRequest:
         """A request that can compute. Raises ValueError for one that waits for a load."""
@@ -793,55 +754,10 @@ class Driver:
             raise ValueError(f"a request of {len(running.key.tokens)} tokens waits for a load: resume it first")
         return running
 
-    def _compute(self, running: RunningRequest, tokens: int) -> None:
-        """Compute the first `tokens` tokens: whole pages of KV, and the state after exactly these."""
-        if self._tables is not None:
-            self._tables.compute(running, tokens)
-            return
-        start = aligned_count(running.computed(), self.config)
-        key = running.upto(tokens)
-        self.contents.write(key, running.table[start : aligned_count(key, self.config)], start)
-        if running.state is not None:
-            self.contents.write_state(key, running.state)
-        running.computed_tokens = tokens
-
-    def _compute_scheduled(self, running: RunningRequest) -> None:
-        """Where tokens are cached when they are scheduled, compute them in the same step, before anyone reads them."""
-        if self._tables is not None and self.geometry.publish is Publish.SCHEDULED:
-            self._tables.compute_kv(running, len(running.key.tokens))
-
     def _renew_table(self, running: RunningRequest, table: Slots) -> None:
         """Take over the table that a verb of a running request returned."""
         self.locks.renew(running.owner)
-        self._set_table(running, table)
-
-    def _set_table(self, running: RunningRequest, table: Slots) -> None:
-        running.table = table
-        if self._tables is None:
-            self._require_table(running)
-            return
-        before, running.tables = running.tables, dict(self.adapter.tables(running.request))
-        check_table(running.tables, self.config, len(running.key.tokens))
-        if self.geometry.duplicates and before:
-            check_growth(before, running.tables)
-        if not np.array_equal(table, running.tables[Component.FULL]):
-            raise violation("REQ-4", "table of a request", running.tables[Component.FULL].tolist(), table.tolist())
-
-    def _verify_table(self, running: RunningRequest, *, is_own: bool) -> None:
-        """Check the bytes of a request's computed tokens. `is_own`: it computed some; otherwise they are a hit."""
-        if self._tables is not None:
-            self._tables.verify(running)
-            return
-        computed = running.computed()
-        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)], is_own=is_own)
-
-    def _require_table(self, running: RunningRequest) -> None:
-        tokens = len(running.key.tokens)
-        place = f"table of a request of {tokens} tokens"
-        expected = -(-tokens // self.config.page_size) * self.config.page_size
-        if len(running.table) != expected:
-            raise violation("REQ-4", place, f"{expected} slots", f"{len(running.table)} slots")
-        require_pages(running.table, self.config.page_size, place)
+        self.view.set_table(running, table)
 
     def _end(self, running: RunningRequest) -> None:
         del self.running[id(running.request)]
@@ -868,47 +784,21 @@ class Driver:
         if len(slots) != len(load.indices):
             raise violation("FLOW-10", "claim", f"{len(load.indices)} slots", f"{len(slots)} slots")
         self.contents.verify(load.key, np.concatenate((load.before, slots)))
-        if self._has_states and self.has_snapshot:
-            snapshot = self.snapshot()
-            row = self._row_of(load.key, snapshot)
-            if row is None or snapshot.nodes[row].slots[Component.MAMBA] is None:
-                raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
-
-    def _state_of(self, key: Key) -> int | None:
-        """The tree's device slot for the state of exactly this prefix, loaded or being loaded, or None."""
-        snapshot = self.snapshot()
-        row = self._row_of(key, snapshot)
-        if row is None:
-            return None
-        state = snapshot.nodes[row].slots[Component.MAMBA]
-        below = snapshot.host.nodes[row].slots[Component.MAMBA] if snapshot.host is not None else None
-        for load in self._loads_in_flight() if state is None and below is not None else ():
-            if Component.MAMBA in load.host and (load.host[Component.MAMBA] == below).all():
-                state = load.device[Component.MAMBA]
-        return None if state is None else int(state[0])
-
-    def _row_of(self, key: Key, snapshot: Snapshot) -> int | None:
-        """The row of the node that ends where the key's whole pages end, or None."""
-        end, size = aligned_count(key, self.config), element_bytes(self.config.bigram)
-        elements = elements_of(key, self.config.bigram)[: end * size]
-        for row, node in enumerate(snapshot.nodes):
-            if node.end == end and node.namespace == key.namespace and snapshot.prefix(row) == elements:
-                return row
-        return None
+        if self._has_states and self.has_snapshot and self.view.state_of(load.key, in_flight=False) is None:
+            raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
 
     def _loads_in_flight(self) -> list[TransferView]:
-        host = self.snapshot().host if self.has_snapshot else None
-        return [] if host is None else [one for one in host.transfers if one.kind is TransferKind.LOAD]
+        return [one for one in self.view.transfers() if one.kind is TransferKind.LOAD]
 
     def _readers(self, load: OpenLoad) -> dict[str, Callable[[int], None]]:
         """The function that reads one layer, by pool."""
         readers: dict[str, Callable[[int], None]] = {}
         for pool in self.contents.prefix_pools:
             readers[pool] = partial(self.contents.verify_layer, pool, load.key, load.slots)
-        state = self._state_of(load.key) if self._has_states and self.has_snapshot else None
+        state = self.view.state_of(load.key, in_flight=True) if self._has_states and self.has_snapshot else None
         if state is not None:
             for pool in self.contents.state_pools:
-                readers[pool] = partial(self.contents.verify_state_layer, pool, load.key, state)
+                readers[pool] = partial(self.contents.verify_state_layer, pool, load.key, int(state[0]))
         return readers
 
     def _update_loads(self) -> None:
@@ -920,33 +810,19 @@ class Driver:
         for load in self.loads.values():
             if not load.phase.has_ended:
                 yield f"a load that is {load.phase.value}"
-        for transfer in self._transfers():
+        for transfer in self.view.transfers():
             yield f"a {transfer.kind.value}"
         executors = [tier.executor for tier in (self.config.host, self.config.storage) if tier is not None]
         if ExecutorKind.STEPPED in executors:
             yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
 
-    def _transfers(self) -> Sequence[TransferView]:
-        """The transfers of the snapshot; none without one."""
-        if self.shows_blocks:
-            offload = self.block_snapshot().offload
-            return () if offload is None else offload.transfers
-        host = self.snapshot().host if self.has_snapshot else None
-        return () if host is None else host.transfers
-
-    def _residency(self) -> object:
-        """What is where, as a comparable value; None without a snapshot."""
-        if self.shows_blocks:
-            return _kept(self.block_snapshot())
-        return _resident(self.snapshot()) if self.has_snapshot else None
-
     def _pending(self, ticket: Handle) -> Pending | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)
 
     def _move(self, verb: str, act: Callable[[], None]) -> None:
-        before = self._residency()
+        before = self.view.residency()
         act()
-        if self._residency() != before:
+        if self.view.residency() != before:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
     def _require_end(self, verb: str, ticket: Handle) -> None:
@@ -957,43 +833,23 @@ class Driver:
     # Checks of the storage tier.
 
     def _operate(self, verb: str, act: Callable[[], bool]) -> bool:
-        before = self.snapshot() if self.has_snapshot else None
+        before = self.view.storage_state()
         is_done = act()
-        if before is not None:
-            self._require_as_before("FLOW-12", f"{verb}, which answered {is_done}", before)
-            marks = _marks(self.snapshot())
-            if is_done and verb != "detach_storage" and any(marks):
-                raise violation("FLOW-12", verb, "no node marked as stored", marks)
-            if not is_done and marks != _marks(before):
-                raise violation("FLOW-12", f"{verb}, which did nothing", f"marks {_marks(before)}", marks)
+        after = self.view.storage_state()
+        if after.held != before.held:
+            raise violation("FLOW-12", f"{verb}, which answered {is_done}", before.held, after.held)
+        if is_done and verb != "detach_storage" and any(after.marks):
+            raise violation("FLOW-12", verb, "no node marked as stored", after.marks)
+        if not is_done and after.marks != before.marks:
+            raise violation("FLOW-12", f"{verb}, which did nothing", f"marks {before.marks}", after.marks)
         self.verb_done()
         return is_done
-
-    def _require_as_before(self, clause: str, place: str, before: Snapshot) -> None:
-        """Check that host slots of prefetches and pins on the host are the same as before."""
-        expected, actual = _held_for_storage(before), _held_for_storage(self.snapshot())
-        if actual != expected:
-            raise violation(clause, place, expected, actual)
 
     def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
         # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
         if self.has_snapshot and not self.prefetches:
             prefetch.record_length(self.cached_length_of(prefetch.key))
             prefetch.require_gain(tokens)
-
-    # The oracle of caches of blocks.
-
-    def _block_model(self) -> BlockModel:
-        model = BlockModel(self.config)
-        model.adopt(self.block_snapshot())
-        return model
-
-    def _expected_admission(self, key: Key) -> int:
-        """What an admission must find now. A request that runs alone does without a hit that it does not fit beside."""
-        hit = self._block_model().expected_admission(key)
-        needed = self.geometry.blocks_of(len(key.tokens), hit=hit, window=self.config.sliding_window_size or 0)
-        is_beside = self.geometry.fits(needed, self.geometry.in_blocks(self.config.capacity_tokens))
-        return hit if self.running or is_beside else 0
 
     def _require_hit(self, key: Key, hit: int, admission: Admission) -> None:
         if admission.cached_tokens > hit or (admission.cached_tokens < hit and not self.may_miss):
@@ -1004,43 +860,6 @@ class Driver:
 def _progress_clause(one: Pending) -> str:
     """The clause by which a transfer or a request to storage moves unit by unit."""
     return "FLOW-2" if isinstance(one.kind, TransferKind) else "FETCH-3"
-
-
-def _kept(snapshot: BlockSnapshot) -> set[tuple[Namespace, bytes, bytes | None, bool]]:
-    """The chunks beside the device, as comparable values."""
-    chunks = () if snapshot.offload is None else snapshot.offload.chunks
-    return {
-        (one.namespace, one.prefix, None if one.slots is None else one.slots.tobytes(), one.is_stored) for one in chunks
-    }
-
-
-def _resident(snapshot: Snapshot) -> list[list[bytes | None]]:
-    """The slots of every node on every tier, as comparable values."""
-    views: list[NodeView | HostNodeView] = [*snapshot.nodes]
-    views += snapshot.host.nodes if snapshot.host is not None else ()
-    return [[None if slots is None else slots.tobytes() for slots in view.slots.values()] for view in views]
-
-
-def _marks(snapshot: Snapshot) -> list[frozenset[str]]:
-    return [] if snapshot.storage is None else list(snapshot.storage.persisted or ())
-
-
-def _held_for_storage(snapshot: Snapshot) -> str:
-    """A description of the host slots of prefetches and of the pins on the host."""
-    fetches = () if snapshot.storage is None else snapshot.storage.fetches
-    slots = [{name: own.tolist() for name, own in one.host.items()} for one in fetches]
-    return f"prefetches {slots}, pins {_host_pins(snapshot)}"
-
-
-def _host_pins(snapshot: Snapshot) -> dict[str, int]:
-    """The number of slots that the cache's own locks protect on the host, per lock: a split does not change it."""
-    views = () if snapshot.host is None else snapshot.host.nodes
-    pins: Counter[str] = Counter()
-    for view in views:
-        for name, count in view.host_pins.items():
-            slots = view.slots[name]
-            pins[name] += count * (0 if slots is None else len(slots))
-    return dict(pins)
 
 
 def _read_ready(read: Callable[[int], None], layer: int, phase: TransferPhase) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
-from hicache.testing.driving.inspector import check_counters
+from hicache.testing.driving.tree_view import check_counters
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.violation import violation

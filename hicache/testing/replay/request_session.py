@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission, CacheAdapter, Capability
-from hicache.testing.driving.block_inspector import BlockInspector
+from hicache.testing.driving.block_view import BlockView
 from hicache.testing.driving.prompts import aligned_count
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.driving.table_contents import TableContents
@@ -99,7 +99,7 @@ class RequestAudit:
     def __init__(self, adapter: CacheAdapter, config: CacheConfig, session: RequestSession) -> None:
         self._has_snapshot = Capability.SNAPSHOT in adapter.capabilities
         self._session = session
-        self._inspector = BlockInspector(adapter, config, session.contents, lambda: session.verbs)
+        self._view = BlockView(adapter, config, lambda: session.verbs)
         self.checks = 0
 
     def check(self) -> None:
@@ -113,5 +113,5 @@ class RequestAudit:
     check_drained = check_when_idle
 
     def _check(self, running: Collection[RunningRequest]) -> None:
-        self._inspector.check(running, is_awaited=False)
+        self._view.check(running, is_awaited=False)
         self.checks += self._has_snapshot

@@ -244,7 +244,7 @@ def test_a_window_that_is_gone_is_found() -> None:
     running = driver.running[id(admission.request)]
     running.tables = {**running.tables, SWA: np.where(np.arange(len(running.tables[SWA])) == 6, 0, running.tables[SWA])}
     with pytest.raises(InvariantError, match=r"^MATCH-3: .*none at 6"):
-        driver._verify_table(running, is_own=True)
+        driver.view.verify(running)
 
 
 class WithoutTables(BlockCacheAdapter):

@@ -1,8 +1,9 @@
-"""Inspector: checks the whole cache after a verb against every law, against its earlier state and its storage."""
+"""TreeView: a cache with a tree, checked after a verb against every law, its earlier state and its storage."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,12 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger, LockBook
+from hicache.testing.driving.oracle import cached_length
+from hicache.testing.driving.patterns import element_bytes, elements_of
 from hicache.testing.driving.pools import component_of
+from hicache.testing.driving.prompts import aligned_count
 from hicache.testing.driving.running import RunningRequest
+from hicache.testing.driving.view import NO_STORAGE, StorageState, View
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.slots import (
     TREE,
@@ -24,14 +29,15 @@ from hicache.testing.laws.slots import (
     check_partners,
     check_sizes,
     node_slots,
+    require_pages,
     require_partners,
 )
-from hicache.testing.laws.tiers import Keys, check_kept, check_order
-from hicache.testing.laws.tree import check_receipts
-from hicache.testing.snapshot import Snapshot
+from hicache.testing.laws.tiers import Keys, check_kept, check_no_fetch, check_order
+from hicache.testing.laws.tree import check_receipts, host_candidates
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
 from hicache.testing.storage.scripted import store_of
 from hicache.testing.violation import violation
-from hicache.types import Component, Key, Namespace, Slots, Tier
+from hicache.types import Component, Key, Namespace, Slots, Tier, TransferKind
 
 
 def check_counters(snapshot: Snapshot, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -44,8 +50,8 @@ def check_counters(snapshot: Snapshot, adapter: CacheAdapter, config: CacheConfi
         check_partners(snapshot, adapter.partners)
 
 
-class Inspector:
-    """Checks one adapter against what its driver holds, as far as the adapter's capabilities allow."""
+class TreeView(View):
+    """A cache with a tree. Checks one adapter against what its driver holds, as far as its capabilities allow."""
 
     def __init__(
         self,
@@ -56,8 +62,7 @@ class Inspector:
         host_locks: LockBook,
         contents: Contents,
     ) -> None:
-        self._adapter = adapter
-        self._config = config
+        super().__init__(adapter, config)
         self._ledger = ledger
         self._locks = locks
         self._host_locks = host_locks
@@ -67,14 +72,105 @@ class Inspector:
         self._owners: dict[tuple[Tier, str], Owners] = {}
 
     def check(self, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
-        """Raise InvariantError unless laws, counters, mappings, locks and bytes are right.
-
-        `running`: the running requests. `is_awaited`: a caller waits for a load or a prefetch.
-        """
-        if Capability.SNAPSHOT in self._adapter.capabilities:
+        if self.is_shown:
             is_awaited |= any(request.is_loading for request in running)
             self._check_snapshot(self._adapter.snapshot(), running, is_awaited=is_awaited)
         self._adapter.sanity_check()
+
+    # What a tree shows.
+
+    def cached_length(self, key: Key) -> int:
+        return cached_length(key, self._adapter.snapshot(), self._config) if self.is_shown else 0
+
+    def transfers(self) -> Sequence[TransferView]:
+        host = self._adapter.snapshot().host if self.is_shown else None
+        return () if host is None else host.transfers
+
+    def residency(self) -> object:
+        if not self.is_shown:
+            return None
+        snapshot = self._adapter.snapshot()
+        views: list[NodeView | HostNodeView] = [*snapshot.nodes]
+        views += snapshot.host.nodes if snapshot.host is not None else ()
+        return [[None if slots is None else slots.tobytes() for slots in view.slots.values()] for view in views]
+
+    def storage_state(self) -> StorageState:
+        if not self.is_shown:
+            return NO_STORAGE
+        snapshot = self._adapter.snapshot()
+        fetches = () if snapshot.storage is None else snapshot.storage.fetches
+        slots = [{name: own.tolist() for name, own in one.host.items()} for one in fetches]
+        marks = () if snapshot.storage is None else snapshot.storage.persisted or ()
+        return StorageState(f"prefetches {slots}, pins {_host_pins(snapshot)}", marks)
+
+    def state_of(self, key: Key, *, in_flight: bool) -> Slots | None:
+        snapshot = self._adapter.snapshot()
+        row = _row_of(key, snapshot, self._config)
+        if row is None:
+            return None
+        state = snapshot.nodes[row].slots[Component.MAMBA]
+        below = snapshot.host.nodes[row].slots[Component.MAMBA] if snapshot.host is not None else None
+        if state is not None or below is None or snapshot.host is None or not in_flight:
+            return state
+        for one in snapshot.host.transfers:
+            is_load = one.kind is TransferKind.LOAD and Component.MAMBA in one.host
+            if is_load and (one.host[Component.MAMBA] == below).all():
+                state = one.device[Component.MAMBA]
+        return state
+
+    def evictable_on_host(self, component: str) -> Sequence[int]:
+        return host_candidates(self._adapter.snapshot(), component) if self.is_shown else ()
+
+    def overwrite_blank(self) -> None:
+        for component, pool in self._adapter.snapshot().pools.items() if self.is_shown else ():
+            self._contents.overwrite(component, pool.free)
+
+    def require_nothing_cached(self) -> None:
+        if not self.is_shown:
+            return
+        snapshot = self._adapter.snapshot()
+        transfers = snapshot.host.transfers if snapshot.host is not None else ()
+        prefetches = snapshot.storage.fetches if snapshot.storage is not None else ()
+        if snapshot.nodes or transfers or prefetches:
+            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(prefetches)} prefetches"
+            raise violation("EVICT-9", "reset", "nothing cached and nothing in flight", left)
+
+    def require_no_prefetch(self) -> None:
+        if self.is_shown and self._config.storage is not None:
+            check_no_fetch(self._adapter.snapshot())
+
+    # What requests compute and read: each slot of FULL has a partner in SWA, and a request has one state.
+
+    def set_table(self, running: RunningRequest, table: Slots) -> None:
+        running.table = table
+        tokens = len(running.key.tokens)
+        place = f"table of a request of {tokens} tokens"
+        expected = -(-tokens // self._config.page_size) * self._config.page_size
+        if len(table) != expected:
+            raise violation("REQ-4", place, f"{expected} slots", f"{len(table)} slots")
+        require_pages(table, self._config.page_size, place)
+
+    def compute(self, running: RunningRequest, tokens: int) -> None:
+        start = aligned_count(running.computed(), self._config)
+        key = running.upto(tokens)
+        self._contents.write(key, running.table[start : aligned_count(key, self._config)], start)
+        if running.state is not None:
+            self._contents.write_state(key, running.state)
+        running.computed_tokens = tokens
+
+    def verify(self, running: RunningRequest) -> None:
+        self._verify(running, is_own=True)
+
+    def verify_hit(self, running: RunningRequest) -> None:
+        self._verify(running, is_own=False)
+        if running.state is not None and aligned_count(running.computed(), self._config):
+            self._contents.verify_state(running.computed(), running.state)
+
+    def _verify(self, running: RunningRequest, *, is_own: bool) -> None:
+        computed = running.computed()
+        self._contents.verify(computed, running.table[: aligned_count(computed, self._config)], is_own=is_own)
+
+    # The checks of a snapshot.
 
     def _check_snapshot(self, snapshot: Snapshot, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
         held = self._held(snapshot, running)
@@ -141,6 +237,27 @@ class Inspector:
         if len(bare):
             place = f"shared slots of a request of {len(request.key.tokens)} tokens"
             raise violation("REQ-1", place, f"a lock on all of {shared.tolist()}", f"no lock on {bare.tolist()}")
+
+
+def _row_of(key: Key, snapshot: Snapshot, config: CacheConfig) -> int | None:
+    """The row of the node that ends where the key's whole pages end, or None."""
+    end, size = aligned_count(key, config), element_bytes(config.bigram)
+    elements = elements_of(key, config.bigram)[: end * size]
+    for row, node in enumerate(snapshot.nodes):
+        if node.end == end and node.namespace == key.namespace and snapshot.prefix(row) == elements:
+            return row
+    return None
+
+
+def _host_pins(snapshot: Snapshot) -> dict[str, int]:
+    """The number of slots that the cache's own locks protect on the host, per lock: a split does not change it."""
+    views = () if snapshot.host is None else snapshot.host.nodes
+    pins: Counter[str] = Counter()
+    for view in views:
+        for name, count in view.host_pins.items():
+            slots = view.slots[name]
+            pins[name] += count * (0 if slots is None else len(slots))
+    return dict(pins)
 
 
 class Objects:
