@@ -7,8 +7,8 @@ import re
 from hicache import Namespace, RequestManager, open_cache
 from hicache.config import CacheConfig
 from hicache.testing.caches.reference import ReferenceAdapter
-from hicache.testing.story.picture import Picture
-from hicache.testing.story.script import run_story
+from hicache.testing.explain.drawing import STORED_ONLY
+from hicache.testing.explain.example import run_example
 from hicache.tests.cache.test_arguments import opened
 from hicache.tree.drawing import draw_tree
 from hicache.tree.node import Node, NodeShape
@@ -89,23 +89,12 @@ class Watched(ReferenceAdapter):
 SIGN = re.compile(r"[\[ ][■○†·][\] ]")
 
 
-def cells(picture: Picture) -> list[list[str]]:
-    """Of each node of the tree the signs of device and host, in the order of the text."""
-    return sorted(
-        [
-            f"[{one.residency.value}]" if one.is_locked else f" {one.residency.value} "
-            for tier in (Tier.DEVICE, Tier.HOST)
-            for one in row.cells[tier]
-        ]
-        for row in picture.rows
-        if row.is_in_tree
-    )
-
-
 def test_the_tree_is_drawn_as_explain_draws_it() -> None:
-    scenes = 0
-    for scene in run_story(Watched):
+    steps = 0
+    for number, _, drawing in run_example(Watched):
         drawn = [SIGN.findall(f"{line} ") for line in Watched.last.cache.draw().splitlines()[3:]]
-        assert sorted(drawn) == cells(scene.picture), f"act {scene.number}:\n{Watched.last.cache.draw()}"
-        scenes += 1
-    assert scenes > 10, f"expected the acts of the story, got {scenes}"
+        rows = [row for row in drawing.rows if STORED_ONLY not in row.locks]
+        expected = [SIGN.findall(row.cells[Tier.DEVICE] + row.cells[Tier.HOST]) for row in rows]
+        assert sorted(drawn) == sorted(expected), f"step {number}:\n{Watched.last.cache.draw()}"
+        steps += 1
+    assert steps > 10, f"expected the steps of the example, got {steps}"

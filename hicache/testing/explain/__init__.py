@@ -1,0 +1,1 @@
+"""The example of `hicache explain`: a tiny cache on three tiers, drawn from the snapshots of any adapter."""
