@@ -160,7 +160,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"the nearest is {nearest!r}"
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     """Raise ConfigurationError unless torch knows the type of the device. Whether it is there, the opening checks."""
     found = _DEVICE.fullmatch(device)
     if found is None or found[1] not in DEVICE_TYPES or int(found[2] or 0) > _LAST_INDEX:
@@ -544,7 +544,7 @@ class CacheConfig:
         _take_choices(self, "", policy=EvictionPolicy, layout=Layout)
         _check_types(self, "", components=tuple, bigram=bool, events=bool, device=str, topology=Topology)
         _check_types(self, "", model=(ModelShape, None), host=(HostConfig, None), storage=(StorageConfig, None))
-        _check_device(self.device)
+        check_device(self.device)
         if self.storage is not None and self.host is None:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         if self.storage is not None and self.model is None:

@@ -21,7 +21,8 @@ from hicache.cli.command import (
     writable_file,
     writable_folder,
 )
-from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.errors import ConfigurationError
 from hicache.types import Component, Pool, StopPolicy
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     console, requests = Console(emoji=False), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
     names = tuple(map(str.strip, components.split(",")))
-    known_names("--components", "component", names, COMPONENTS)
+    _check_components(names)
     _check_tiers(context, capacity, host, storage, storage_config)
     with option("--restart-at"):
         tier = StorageSettings(storage or "", storage_config, stop_policy, queue_steps, restart_at)
@@ -196,6 +197,16 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     writable_file("--metrics-file", metrics_file)
     writable_folder("--report", report, FILES)
     _report(console, _replayed(console, requests, cache, settings, metrics_file, metrics_port), report)
+
+
+def _check_components(names: tuple[str, ...]) -> None:
+    """Usage error for unknown or repeated components and sidecars, and without FULL."""
+    known_names("--components", "component", names, COMPONENTS)
+    with option("--components"):
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"components {names} names one twice")
+        components = tuple(name for name in names if name != Pool.INDEXER)
+        CacheConfig(dict.fromkeys(components, 1), components=components, sliding_window_size=1, mamba_chunk_size=1)
 
 
 def _require_effect(context: typer.Context, given: Mapping[str, object]) -> None:

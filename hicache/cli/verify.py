@@ -19,6 +19,7 @@ from hicache.cli.described import Described, describe
 from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
+from hicache.testing.devices import missing_device
 from hicache.testing.levels import NOTHING, Level
 from hicache.testing.report.targets import FILES
 from hicache.testing.requirements import unsupported_transformers
@@ -127,7 +128,8 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     known = listed_failures(known_failures)
     _check_selection(only or (), keyword)
-    adapter += f"@{device}" if device else ""
+    levels = _levels(require)
+    adapter += _on_device(device)
     cache, console, limit_s = describe(adapter), Console(emoji=False), inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
     settings = (adapter, not full, _checked(report), known_failures, keyword, stops, jobs, limit_s, baseline)
@@ -135,10 +137,24 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     if warning:
         say(console, warning, style="yellow")
     stages, narrowed = _chosen(verification, cache, only, console)
-    levels = [Level(one.value) for one in require if one.value != NOTHING]
     at_once = 1 if stops or jobs == 1 else AT_ONCE
     if code := verify(stages, report, console, levels, Narrowing(narrowed, stops), Expected(known, before), at_once):
         raise typer.Exit(code)
+
+
+def _on_device(device: str | None) -> str:
+    """The end of the path of an adapter that is opened on a device. Usage error for one that this machine lacks."""
+    if device and (missing := missing_device(device)):
+        raise typer.BadParameter(f"{device}: {missing}", param_hint="--device")
+    return f"@{device}" if device else ""
+
+
+def _levels(require: Sequence[Requirement]) -> list[Level]:
+    """The required levels. Usage error for a level beside `nothing`."""
+    levels = [Level(one.value) for one in require if one.value != NOTHING]
+    if levels and len(levels) < len(require):
+        raise typer.BadParameter(f"{NOTHING} and {levels[0].value} contradict each other", param_hint="--require")
+    return levels
 
 
 def _chosen(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hicache.engines.page import REPORTS, write_page
-from hicache.engines.runs import Run, Table, execute, install, read_runs
+from hicache.engines.runs import Run, Table, execute, install, missing, read_runs
 from hicache.errors import ConfigurationError
 
 RUN = """Run the suites of an environment, one after another, up to the first that fails. Further arguments are those of
@@ -41,6 +41,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.only not in known:
             running.error(f"--only {options.only}: {options.name} has {', '.join(known)}")
         runs = [replace(known[options.only], is_whole=False)]
+    if absent := missing(options.name, table):
+        sys.stderr.write(f"{running.prog}: {options.name} {absent}\n")
+        return 2
     if options.report is not None:
         runs = [run.reporting(options.report) for run in runs]
     found = table.environments.get(options.name)

@@ -11,11 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hicache.config import read_table
+from hicache.engines.imports import installed_release
 from hicache.testing.report.fields import RecordFields
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_suffix(".toml")
 KNOWN = Path(__file__).parent / "known"
+NO_TESTS = 5
+"""The exit code of pytest when no test was selected."""
+
 REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
@@ -73,11 +77,34 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What an environment needs. `packages`: of pip. `variables`: of the environment, which name checkouts.
+
+    `files`: in the root of the repository. `page`: the page that says how to get it, or empty.
+    """
+
+    packages: tuple[str, ...]
+    variables: tuple[str, ...]
+    files: tuple[str, ...]
+    page: str
+
+    def missing(self) -> str:
+        """The first of them that is not there, or empty."""
+        absent = [
+            *(f"package {one}" for one in self.packages if installed_release(one) is None),
+            *(f"variable {one}" for one in self.variables if not os.environ.get(one)),
+            *(f"file {one}" for one in self.files if not (ROOT / one).is_file()),
+        ]
+        return absent[0] if absent else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """All runs, in order; the environments that tox installs, and the adapter class of each release, by engine."""
+    """All runs, in order; the environments that tox installs, and their needs; the adapter class of each release."""
 
     runs: tuple[Run, ...]
     environments: Mapping[str, Environment]
+    needs: Mapping[str, Needs]
     releases: Mapping[str, Mapping[str, str]]
 
     def names(self) -> list[str]:
@@ -89,10 +116,11 @@ def read_runs(path: Path = TABLE) -> Table:
     """Read the table. Raises ConfigurationError naming the file, the row and the wrong field."""
     fields = RecordFields(str(path), "", read_table(path))
     suites, environments = fields.texts_by_name("suites"), fields.fields("environments")
-    releases = fields.fields("releases")
+    releases, needs = fields.fields("releases"), fields.fields("needs")
     table = Table(
         runs=tuple(_run(row, suites) for row in fields.tables("runs")),
         environments={name: _environment(environments.fields(name)) for name in environments.table},
+        needs={name: _needs(needs.fields(name)) for name in needs.table},
         releases={engine: releases.texts_by_name(engine) for engine in releases.table},
     )
     fields.refuse_unread()
@@ -132,6 +160,20 @@ def _environment(fields: RecordFields) -> Environment:
     return found
 
 
+def _needs(row: RecordFields) -> Needs:
+    given = {name: row.texts(name) if name in row.table else () for name in ("package", "variable", "file")}
+    found = Needs(given["package"], given["variable"], given["file"], row.text("page"))
+    row.refuse_unread()
+    return found
+
+
+def missing(name: str, table: Table) -> str:
+    """What an environment needs and is not there, with the way to get it; empty if nothing is missing."""
+    needs = table.needs[name]
+    absent = needs.missing()
+    return absent and f"needs the {absent}: {needs.page or f'python -m hicache.engines install {name}'}"
+
+
 def install(environment: Environment) -> int:
     """Install an environment with the pip of this Python. Returns the exit code of the first call that fails, or 0."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet"]
@@ -141,19 +183,25 @@ def install(environment: Environment) -> int:
 
 
 def execute(runs: Sequence[Run], arguments: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run the suites one after another, up to the first that fails. Returns its exit code, or 0."""
+    """Run the suites one after another, up to the first that fails. Returns its exit code, or 0.
+
+    A suite in which no test matches the arguments of the user does not fail, unless none of the suites has such a test.
+    """
     commands = [
         [sys.executable, "-m", "pytest", *one.arguments(), *(() if one.is_whole else arguments)] for one in runs
     ]
-    return _first_failure(commands, variables)
+    return _first_failure(commands, variables, allowed=NO_TESTS if arguments else 0)
 
 
-def _first_failure(commands: Sequence[Sequence[str]], variables: Mapping[str, str]) -> int:
+def _first_failure(commands: Sequence[Sequence[str]], variables: Mapping[str, str], allowed: int = 0) -> int:
+    """The code of the first process that fails. `allowed`: the code of others, returned if all of them have it."""
+    codes = []
     for command in commands:
         sys.stdout.write(f"{shlex.join(command)}\n")
         sys.stdout.flush()
         # Words of a list, without a shell.
         code = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode  # noqa: S603
-        if code:
+        if code not in (0, allowed):
             return code
-    return 0
+        codes.append(code)
+    return min(codes, default=0)

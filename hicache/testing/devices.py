@@ -6,6 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from hicache.config import check_device
+from hicache.errors import ConfigurationError
+
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _VERSION = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
 
@@ -15,6 +18,10 @@ def missing_device(device: str) -> str:
     """The reason why a cache cannot be opened on a device, given by its torch name; empty when it can."""
     if device == "cpu":
         return ""
+    try:
+        check_device(device)
+    except ConfigurationError as error:
+        return str(error)
     # Imported here because torch is slow to import and is needed only for a device other than the CPU.
     import torch
 

@@ -121,6 +121,7 @@ def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
     """
     fields = RecordFields(str(path), "", read_table(f"@{path}"))
     written = format_of(fields)
+    _refuse_other_tables(fields, written)
     entries = tuple(
         entry
         for number, table in enumerate(fields.tables(_TABLES[written]), start=1)
@@ -128,6 +129,14 @@ def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
     )
     fields.refuse_unread()
     return entries
+
+
+def _refuse_other_tables(fields: RecordFields, written: int) -> None:
+    """Raise ConfigurationError for a list that has only tables of another format than it states."""
+    form = {1: "[[failure]] with id = …", 2: "[[failures]] with ids = […]"}
+    for other, name in _TABLES.items():
+        if other != written and name in fields.table and _TABLES[written] not in fields.table:
+            raise fields.error(name, f"is a table of format {other}; format {written} has {form[written]}")
 
 
 def format_of(fields: RecordFields) -> int:

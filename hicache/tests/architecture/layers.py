@@ -98,7 +98,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.replay.plot": (*SHARED, "hicache.testing", "numpy", "matplotlib"),
     "hicache.testing.models.tree": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
     "hicache.testing.cuda": ("numpy", "torch"),
-    "hicache.testing.devices": ("torch",),
+    "hicache.testing.devices": ("hicache.config", "hicache.errors", "torch"),
     "hicache.testing.census": (*SHARED, "numpy", "torch"),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "numpy", "pytest", "torch"),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hicache.engines import __main__ as main_module
 from hicache.engines import runs
 from hicache.engines.__main__ import listing, main
 from hicache.engines.page import REPORTS
@@ -122,6 +123,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     found = Processes()
     monkeypatch.setattr(subprocess, "run", found.run)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr(main_module, "missing", lambda *_: "")
     return found
 
 
@@ -141,8 +143,54 @@ def test_the_runs_of_an_environment_follow_one_another(processes: Processes) -> 
 def test_the_first_run_that_fails_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = Processes(0, 5, 1)
     monkeypatch.setattr(subprocess, "run", failing.run)
+    monkeypatch.setattr(main_module, "missing", lambda *_: "")
     code = main(["run", "lmcache-0.5.6"])
     assert (code, len(failing.words)) == (5, 2), f"expected the code of the second of two, got {code}, {failing.words}"
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((5, 0, 5, 0), 0), ((5, 5, 5, 5), 5), ((5, 1), 1)])
+def test_a_suite_in_which_nothing_matches_does_not_end_the_command(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], expected: int
+) -> None:
+    processes = Processes(*codes)
+    monkeypatch.setattr(subprocess, "run", processes.run)
+    monkeypatch.setattr(main_module, "missing", lambda *_: "")
+    found = main(["run", "sglang-0.5.13", "-k", "LOCK-3"])
+    assert found == expected, f"processes ended with {codes}: expected {expected}, got {found}"
+    assert len(processes.words) == len(codes), f"expected {len(codes)} processes, got {processes.words}"
+
+
+@pytest.mark.parametrize("name", TABLE.names())
+def test_what_an_environment_lacks_is_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    started = Processes()
+    monkeypatch.setattr(subprocess, "run", started.run)
+    monkeypatch.setattr(runs, "installed_release", lambda _: None)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    for variable in ("HICACHE_MINISGL", "HICACHE_NANOVLLM"):
+        monkeypatch.delenv(variable, raising=False)
+    code, told = main(["run", name]), capsys.readouterr().err.splitlines()
+    assert (code, len(told)) == (2, 1), f"{name}: expected 2 and one line, got {code} and {told}"
+    assert told[0].startswith(f"python -m hicache.engines run: {name} needs the "), f"{name}: got {told}"
+    assert not started.words, f"{name}: expected no process, got {started.words}"
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "installed_release", {"obstore": "1", "nixl": "1"}.get)
+    monkeypatch.delenv("HICACHE_NANOVLLM", raising=False)
+    told = {name: runs.missing(name, TABLE) for name in ("vllm-0.33.0", "nano-vllm", "objects", "nixl-objects")}
+    assert told == {
+        "vllm-0.33.0": "needs the package vllm: python -m hicache.engines install vllm-0.33.0",
+        "nano-vllm": "needs the variable HICACHE_NANOVLLM: docs/findings.md",
+        "objects": "",
+        "nixl-objects": "needs the file options.json: docs/nixl.md",
+    }, f"got {told}"
+    (tmp_path / "options.json").touch()
+    monkeypatch.setenv("HICACHE_NANOVLLM", str(tmp_path))
+    told = {name: runs.missing(name, TABLE) for name in ("nano-vllm", "nixl-objects")}
+    assert not any(told.values()), f"got {told}"
 
 
 def test_one_run_can_be_chosen_and_takes_arguments(processes: Processes) -> None:

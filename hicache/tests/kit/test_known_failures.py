@@ -66,7 +66,10 @@ WRONG_GROUPS = {
     "an id for a list": (('["LOCK-3"]', '"LOCK-3"'), r"failures\[0\].ids is 'LOCK-3' \(str\), not a list"),
     "no reason": (('"a tombstone is released"', '""'), r"failures\[0\].reason is empty"),
     "an entry of format 1": (('ids = ["LOCK-3"]', 'id = "LOCK-3"'), r"failures\[0\].ids is missing"),
-    "tables of format 1": (("[[failures]]", "[[failure]]"), "failures is missing"),
+    "tables of format 1": (
+        ("[[failures]]", "[[failure]]"),
+        r"failure is a table of format 1; format 2 has \[\[failures\]\] with ids = \[…\]",
+    ),
 }
 
 WRONG = {
