@@ -24,16 +24,17 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import process_time_ns
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.testing import configurations
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
+
+if TYPE_CHECKING:
+    from hicache.testing.caches.reference import ReferenceAdapter
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
@@ -60,6 +61,24 @@ RENAMED = {
 """Counters of earlier commits, and what they are called now."""
 
 
+def imported(name: str, *modules: str) -> Any:
+    """What the worker's own checkout has by this name. `modules`: the present one, then those of earlier commits."""
+    for module in modules:
+        try:
+            return getattr(import_module(module), name)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    raise ImportError(f"this checkout has no {name} in {', '.join(modules)}")
+
+
+def reference() -> type[ReferenceAdapter]:
+    """The adapter of the reference cache."""
+    found: type[ReferenceAdapter] = imported(
+        "ReferenceAdapter", "hicache.testing.caches.reference", "hicache.testing.adapters.reference"
+    )
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """What an insert takes: a prompt, all its slots, and a MAMBA state, or None without MAMBA."""
@@ -80,7 +99,7 @@ class FilledCache:
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
-        self.cache: CacheAdapter = ReferenceAdapter(config)
+        self.cache: CacheAdapter = reference()(config)
         self._random = np.random.default_rng(0)
         base = self.random_tokens(PROMPT_PAGES)
         self.base = Key(base, SHARED)
@@ -352,10 +371,8 @@ def has_verb(configuration: str, verb: str) -> bool:
 
 def with_tier(tier: str, config: CacheConfig) -> CacheConfig:
     """Add a tier, by the function of the worker's own checkout. Earlier ones have it in a module for each tier."""
-    name = f"with_{tier}"
-    moved = not hasattr(configurations, name)
-    module = import_module(f"hicache.testing.{tier}_configurations") if moved else configurations
-    added: CacheConfig = getattr(module, name)(config)
+    modules = ("hicache.testing.configurations", f"hicache.testing.{tier}_configurations")
+    added: CacheConfig = imported(f"with_{tier}", *modules)(config)
     return added
 
 
@@ -408,7 +425,7 @@ def take_sample(filled: FilledCache, verb: Verb) -> Sample:
 
 def serve() -> None:
     """Answer each line of the standard input, a verb and a configuration, with a sample."""
-    print_line(inspect.getfile(ReferenceAdapter))
+    print_line(inspect.getfile(reference()))
     # What was imported is not looked at by any collection.
     gc.freeze()
     opened, filled = "", None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .compare_checkouts import HEADER, has_verb, main
+from .compare_checkouts import HEADER, has_verb, imported, main
 
 CHECKOUT = Path(__file__).parent.parent
 
@@ -36,3 +36,10 @@ def test_a_verb_is_measured_where_its_tier_and_its_component_are() -> None:
     assert has_verb("full/page1/storage", "evict_host"), "storage has a host tier above it"
     assert not has_verb("full/page1/device", "evict_host")
     assert not has_verb("full/page1/host", "release_window")
+
+
+def test_what_has_moved_is_found_in_either_checkout() -> None:
+    earlier, now = "hicache.testing.caches_of_before", "hicache.testing.configurations"
+    assert imported("with_host", earlier, now) is imported("with_host", now, earlier), "one of the two modules has it"
+    with pytest.raises(ImportError, match=f"this checkout has no with_host in {earlier}"):
+        imported("with_host", earlier)
