@@ -16,10 +16,15 @@ from hicache.cli.command import adapter_class
 from hicache.cli.program import program
 from hicache.cli.stage import StageProgress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.failures import causes_of
-from hicache.testing.plugin.known_failures import KnownFailure, judged, read_known_failures
-from hicache.testing.plugin.versions import VERSIONS
+from hicache.testing.plugin.known_failures import (
+    VERSIONS,
+    Baseline,
+    KnownFailure,
+    judged,
+    read_baseline,
+    read_known_failures,
+)
 from hicache.testing.processes import end_if_forked
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.replay.run import OpeningError

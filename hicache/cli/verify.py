@@ -25,8 +25,7 @@ from hicache.testing.report.targets import FILES
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
-    from hicache.testing.plugin.baseline import Baseline
-    from hicache.testing.plugin.known_failures import KnownFailure
+    from hicache.testing.plugin.known_failures import Baseline, KnownFailure
     from hicache.testing.report.run import Execution
 
 
@@ -176,7 +175,7 @@ def _checked(report: Path) -> Path:
 
 def _baseline(path: Path | None, adapter: str, cache: Described) -> tuple[Baseline | None, str]:
     """The baseline of an option, and a warning. Usage error if this run cannot be compared with it."""
-    from hicache.testing.plugin.baseline import read_baseline
+    from hicache.testing.plugin.known_failures import read_baseline
 
     try:
         return (None, "") if path is None else read_baseline(path, adapter, cache.profile)

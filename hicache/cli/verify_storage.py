@@ -32,9 +32,8 @@ from hicache.cli.verify import listed_failures
 from hicache.errors import InvariantError
 from hicache.storage.registry import backend_class
 from hicache.testing.plugin.failures import causes_of
-from hicache.testing.plugin.known_failures import KnownFailure, judged
+from hicache.testing.plugin.known_failures import VERSIONS, KnownFailure, judged
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
-from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.report.targets import FILES
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run

@@ -11,7 +11,6 @@ from dataclasses import asdict
 import pytest
 
 from hicache.testing.contract import CONTRACT, Clause
-from hicache.testing.plugin.baseline import Baseline
 from hicache.testing.plugin.failures import (
     CALLED,
     CRASHED,
@@ -23,7 +22,7 @@ from hicache.testing.plugin.failures import (
     read_causes,
     to_property,
 )
-from hicache.testing.plugin.known_failures import KnownFailure, outdated
+from hicache.testing.plugin.known_failures import Baseline, KnownFailure, outdated
 from hicache.testing.plugin.tags import (
     COLLECTIVES,
     EVIDENCE,

@@ -1,10 +1,10 @@
-"""Known failures: a TOML list, in the implementer's own repository, of the tests that are known to fail, and why."""
+"""Known failures: the list of tests that are known to fail, an earlier run as a baseline, and tests renamed since."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from hicache.config import read_table
-from hicache.testing.contract import CONTRACT
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import INTERFACE_VERSION
+from hicache.testing.contract import CONTRACT, CONTRACT_VERSION
+from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.failures import OUTDATED
-from hicache.testing.plugin.renamed_tests import ids_of, new_id
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import RecordFields
-from hicache.testing.report.run import Execution, Outcome
+from hicache.testing.report.run import Execution, Outcome, RunRecord, Versions, read_run
 
 KINDS = ("unsupported", "bug", "future")
 
@@ -27,11 +29,63 @@ STAGES_OF_RUNS = ("replay", "storage")
 KNOWN_FAILURES_FORMAT = 2
 """The format of a list of known failures, stated in it as `format`. Format 1, an entry for each id, is read as well."""
 
+VERSIONS = Versions(INTERFACE_VERSION, CONTRACT_VERSION, KNOWN_FAILURES_FORMAT)
+"""Of all that an adapter's author writes against, as this hicache has them; each run records them."""
+
 _UNSTATED_FORMAT = 1
 """Of a list that states none. It stays 1 when the format changes: lists were written before formats had a number."""
 
 _TABLES = {1: "failure", 2: "failures"}
 """The name of the tables in each format that is read."""
+
+
+# Tests that were renamed: lists and baselines with an old id still match.
+
+
+def read_renames(path: Path) -> dict[str, str]:
+    """The new ids of tests by their old ids. Raises ConfigurationError for a file without them."""
+    fields = RecordFields(str(path), "", read_table(path))
+    found = fields.texts_by_name("renamed")
+    fields.refuse_unread()
+    return found
+
+
+RENAMED: Mapping[str, str] = read_renames(Path(__file__).with_name("renamed_tests.toml"))
+"""The table that ships: the new ids of renamed tests by their old ones."""
+
+
+def new_id(test: str) -> str:
+    """The present id of a test, or of a pattern that names one test function. Any other text is returned unchanged."""
+    return next(_substitutions(test, RENAMED.items()), test)
+
+
+def ids_of(test: str) -> tuple[str, ...]:
+    """The present id of a test, and those that it had before."""
+    return (test, *_substitutions(test, ((new, old) for old, new in RENAMED.items())))
+
+
+def _substitutions(test: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (found for row in rows if (found := _substituted(test, *row)) is not None)
+
+
+def _substituted(test: str, source: str, target: str) -> str | None:
+    """The test with the target's text in the place of the source's, or None if its id is not that of the source."""
+    before, star, after = source.partition("*")
+    if star and test == f"{before.removesuffix('[')}*":
+        return target
+    rest = test.removeprefix(before)
+    if rest == test:
+        return None
+    if not star:
+        return target + rest if rest in ("", "*") or rest.startswith("[") else None
+    # The last * of a pattern may also stand for the end of the source.
+    if not rest.endswith((after, "*")):
+        return None
+    start, _, end = target.partition("*")
+    return start + rest.removesuffix(after) + (end if rest.endswith(after) else "")
+
+
+# The list: TOML in the implementer's own repository.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +264,92 @@ def quoted(text: str) -> str:
 def _expression(pattern: str) -> str:
     # Not fnmatch: the brackets around a test's parameters are literal.
     return ".*".join(re.escape(part) for part in pattern.split("*"))
+
+
+# A baseline: what failed in an earlier run does not count, so that only new failures do.
+
+FAILED_BEFORE = "failed before"
+"""How the reason of a failure that the baseline has begins."""
+
+_FAILURES = (Outcome.FAILED, Outcome.KNOWN_FAILURE)
+_MAX_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What an earlier run executed and what failed in it.
+
+    `name`: the file, and when the run began. `causes`: of each failed test, known or not, by its id. `executed`: ids of
+    all tests that were not skipped. Ids are the present ones. `laws`: those that were found broken. The driver checks a
+    law after each verb, so chance decides which of the tests with drawn operations meets it first.
+    """
+
+    name: str
+    implementation: str
+    causes: Mapping[str, frozenset[str]]
+    executed: frozenset[str]
+    laws: frozenset[str]
+
+    def has(self, test: str, causes: Collection[str]) -> bool:
+        """Whether the earlier run had this failure.
+
+        The test failed before for these causes, or it was executed before and its causes are laws that were broken.
+        """
+        if not causes or test not in self.executed:
+            return False
+        return self.laws.issuperset(causes) or self.causes.get(test, frozenset()).issuperset(causes)
+
+    def summary(self, executions: Iterable[Execution]) -> Iterator[str]:
+        """What a run says of the baseline: how many tests failed before, and which failed then and pass now."""
+        done = list(executions)
+        before = sum(one.reason.partition("\n")[0].endswith(self.reason) for one in done)
+        fixed = [one.node_id for one in done if one.outcome is Outcome.PASSED and one.node_id in self.causes]
+        yield f"baseline {self.name}: {before} failed before, {len(fixed)} fixed"
+        for test in fixed[:_MAX_SHOWN]:
+            yield f"  fixed: {test}"
+        if len(fixed) > _MAX_SHOWN:
+            yield f"  and {len(fixed) - _MAX_SHOWN} more"
+
+    @property
+    def reason(self) -> str:
+        """Why a failure that the baseline has does not count."""
+        return f"{FAILED_BEFORE}: {self.name}"
+
+
+def read_baseline(path: Path, implementation: str, profile: str) -> tuple[Baseline, str]:
+    """Read a `run.json`, or that of a report folder, for a run of this implementation. Also returns a warning or "".
+
+    Raises ConfigurationError if the file cannot be read, or if its run has another version of the contract or of the
+    adapter interface, or another profile: its tests do not mean the same. A run of another adapter is a warning.
+    """
+    file = path / "run.json" if path.is_dir() else path
+    record = read_run(file)
+    for name, theirs, ours in _meanings(record, profile):
+        if theirs != ours:
+            raise ConfigurationError(f"{file}: the {name} of the baseline is {theirs}, but that of this run is {ours}")
+    other = record.implementation != implementation
+    warning = f"baseline {file}: is a run of {record.implementation}, not of {implementation}" if other else ""
+    return _baseline(f"{file} of {record.started}", record), warning
+
+
+def _meanings(record: RunRecord, profile: str) -> Iterator[tuple[str, object, object]]:
+    yield "contract version", record.versions.contract, VERSIONS.contract
+    yield "adapter interface version", record.versions.interface, VERSIONS.interface
+    yield "profile", record.profile, profile
+
+
+def _baseline(name: str, record: RunRecord) -> Baseline:
+    failed = [one for one in record.executions if one.outcome in _FAILURES]
+    return Baseline(
+        name=name,
+        implementation=record.implementation,
+        causes={new_id(one.node_id): frozenset(one.causes) for one in failed},
+        executed=frozenset(new_id(one.node_id) for one in record.executions if one.outcome is not Outcome.SKIPPED),
+        laws=frozenset(cause for one in failed for cause in one.causes if cause in CHECKED_AFTER_EACH_VERB),
+    )
+
+
+# Searches.
 
 
 @contextmanager

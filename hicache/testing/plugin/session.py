@@ -23,7 +23,6 @@ from hicache.testing.contract import CONTRACT, Checks, Clause
 from hicache.testing.devices import driver, gpu_names
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.levels import Level
-from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.failures import (
     FLAKY,
     read_causes,
@@ -31,7 +30,15 @@ from hicache.testing.plugin.failures import (
 )
 from hicache.testing.plugin.items import KNOWN_FAILURE
 from hicache.testing.plugin.journal import ReportJournal, RunTally
-from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures, renamed
+from hicache.testing.plugin.known_failures import (
+    VERSIONS,
+    Baseline,
+    KnownFailure,
+    narrower,
+    read_baseline,
+    read_known_failures,
+    renamed,
+)
 from hicache.testing.plugin.options import (
     BACKEND,
     BACKEND_CONFIG,
@@ -64,7 +71,6 @@ from hicache.testing.plugin.tags import (
     place_in_suite,
     suite_of,
 )
-from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.plugin.workers import IDENTITY, LEFT_THREADS, Identity, Workers
 from hicache.testing.processes import left_threads
 from hicache.testing.ranks.world import Mesh

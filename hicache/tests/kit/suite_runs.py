@@ -17,8 +17,8 @@ from hicache.storage.hf3fs import backend
 from hicache.testing import process_starts
 from hicache.testing.caches import reference
 from hicache.testing.plugin import fixtures, journal, known_failures, session
+from hicache.testing.plugin.known_failures import VERSIONS
 from hicache.testing.plugin.tags import SUITES
-from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run
 from hicache.testing.storage import misbehaving
 from hicache.tests.kit.hosted_cache import FlatCache

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.testing.plugin import renamed_tests
-from hicache.testing.plugin.baseline import Baseline, read_baseline
+from hicache.testing.plugin import known_failures
+from hicache.testing.plugin.known_failures import Baseline, read_baseline
 from hicache.testing.report import Execution, Outcome, RunRecord, read_run, write_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, record, run, write_suite
 from hicache.tests.kit.test_cli_verify import PASSED, FakeStage, run_command
@@ -62,7 +62,7 @@ def test_what_failed_before_is_no_new_failure(tmp_path: Path) -> None:
 
 def test_a_test_that_was_renamed_since_is_no_new_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     old, new = (execution(name=name).node_id.partition("[")[0] for name in ("test_old", "test_new"))
-    monkeypatch.setattr(renamed_tests, "RENAMED", {old: new})
+    monkeypatch.setattr(known_failures, "RENAMED", {old: new})
     before = baseline(tmp_path, failed("test_old", "MATCH-1"))
     now = replace(failed("test_new", "MATCH-1"), outcome=Outcome.PASSED)
     assert before.has(now.node_id, ["MATCH-1"]), f"expected the failure of test_old, got {before}"

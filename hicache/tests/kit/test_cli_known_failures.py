@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
-from hicache.testing.plugin import renamed_tests
+from hicache.testing.plugin import known_failures
 from hicache.testing.plugin.failures import CRASHED, FLAKY, OUTDATED
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.tags import SUITES
@@ -231,7 +231,7 @@ def migrate(path: Path) -> tuple[int, str]:
 @pytest.mark.parametrize("text", [OLD_LIST, NEW_LIST.replace("test_file.py::test_a", "test_old.py::test_a")])
 def test_an_older_list_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     old, new = "conformance/test_old.py::test_a", "conformance/test_file.py::test_a"
-    monkeypatch.setattr(renamed_tests, "RENAMED", {old: new})
+    monkeypatch.setattr(known_failures, "RENAMED", {old: new})
     path = tmp_path / "known.toml"
     path.write_text(text, encoding="utf-8")
     before = {(one.present_id, str(one)) for one in read_known_failures(path)}
@@ -257,7 +257,7 @@ CANNOT_BE_REWRITTEN = {
 @pytest.mark.parametrize("text", CANNOT_BE_REWRITTEN.values(), ids=CANNOT_BE_REWRITTEN)
 def test_a_list_that_would_lose_something_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(
-        renamed_tests, "RENAMED", {"conformance/test_old.py::test_a": "conformance/test_file.py::test_a"}
+        known_failures, "RENAMED", {"conformance/test_old.py::test_a": "conformance/test_file.py::test_a"}
     )
     path = tmp_path / "known.toml"
     text = f"format = {2 if 'failures' in text else 1}\n{text}\n"

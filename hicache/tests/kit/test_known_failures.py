@@ -10,7 +10,7 @@ import pytest
 from hicache import engines
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
-from hicache.testing.plugin import renamed_tests
+from hicache.testing.plugin import known_failures
 from hicache.testing.plugin.failures import OUTDATED
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
@@ -19,7 +19,6 @@ from hicache.testing.plugin.known_failures import (
     outdated,
     read_known_failures,
 )
-from hicache.testing.plugin.renamed_tests import read_renames
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import ROOT, run, write_suite
 
@@ -185,7 +184,7 @@ LISTED_BEFORE = {
 
 @pytest.mark.parametrize(("listed", "present"), LISTED_BEFORE.values(), ids=LISTED_BEFORE)
 def test_a_renamed_test_is_found_by_its_old_id(monkeypatch: pytest.MonkeyPatch, listed: str, present: str) -> None:
-    monkeypatch.setattr(renamed_tests, "RENAMED", RENAMES)
+    monkeypatch.setattr(known_failures, "RENAMED", RENAMES)
     entry = _entry(listed)
     assert entry.present_id == present, f"{listed}: expected {present}, got {entry.present_id}"
     tests = ["split[a]", "tiers[host-full/lru]", "tiers[device-full/lru]", "tiers[host-a/lfu]"]
@@ -198,7 +197,7 @@ def test_a_renamed_test_is_found_by_its_old_id(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_run_names_the_new_id_of_a_listed_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        renamed_tests, "RENAMED", {"conformance/test_old.py::test_bad": "conformance/test_it.py::test_bad"}
+        known_failures, "RENAMED", {"conformance/test_old.py::test_bad": "conformance/test_it.py::test_bad"}
     )
     write_suite(pytester, ONE_OF_TWO_FAILS)
     result = _run_with(pytester, "conformance/test_old.py::test_bad[*]")
@@ -209,7 +208,7 @@ def test_a_run_names_the_new_id_of_a_listed_test(pytester: pytest.Pytester, monk
 
 
 def test_the_table_that_ships_names_tests_that_there_are() -> None:
-    for old, new in read_renames(renamed_tests.TABLE).items():
+    for old, new in known_failures.RENAMED.items():
         for test, count in ((old, 0), (new, 1)):
             file, _, name = test.partition("[")[0].partition("::")
             source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
@@ -218,7 +217,7 @@ def test_the_table_that_ships_names_tests_that_there_are() -> None:
             assert found == count, (
                 f"{old} = {new}: expected {count} test of {file} that begins with {name}, got {found}"
             )
-        assert new not in renamed_tests.RENAMED, f"{new} was renamed again: the row of {old} must name the last id"
+        assert new not in known_failures.RENAMED, f"{new} was renamed again: the row of {old} must name the last id"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -14,8 +14,7 @@ from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import INTERFACE_VERSION
 from hicache.testing.contract import CONTRACT, CONTRACT_VERSION
-from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT
-from hicache.testing.plugin.versions import VERSIONS
+from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT, VERSIONS
 from hicache.testing.report import RunRecord, Versions, merge_runs, read_run, write_report
 from hicache.testing.report.comparison import compare, contract_difference
 from hicache.testing.report.pages import render_comparison
