@@ -52,7 +52,7 @@ class DeviceMachine(CacheMachine):
         self.prompts: list[tuple[list[int], Namespace]] = []
         self.receipts: dict[int, Handle] = {}
         self.outstanding: set[int] = set()
-        self.outdated: set[int] = set()
+        self.stale: set[int] = set()
 
     def opened(self, data: st.DataObject) -> None:
         self.uses = UseLog(self.config)
@@ -154,7 +154,7 @@ class DeviceMachine(CacheMachine):
         self.driver.reset()
         self.sync()
         self.uses = UseLog(self.config)
-        self.outdated |= self.outstanding
+        self.stale |= self.outstanding
         self.outstanding = set()
         assert not self.driver.snapshot().nodes, "EVICT-9: expected an empty tree after a reset"
 
@@ -229,7 +229,7 @@ class DeviceMachine(CacheMachine):
 
     def _unlock(self, number: int) -> None:
         receipt = self.receipts.pop(number)
-        if number in self.outdated:
+        if number in self.stale:
             self.refuses(lambda: self.adapter.unlock(receipt))
             return
         self.outstanding.remove(number)

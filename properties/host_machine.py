@@ -78,7 +78,7 @@ class HostVerbs(TierMachine):
     """The verbs of a scheduler over two tiers, each compared with the oracle. A subclass has the rules.
 
     The cache is used before the first rule. `prompts`: the prompts so far. `tickets`: of loads. `readers`,
-    `host_receipts`: receipts of locks. `held`: frees what a caller allocated. `outdated`: calls that must be refused.
+    `host_receipts`: receipts of locks. `held`: frees what a caller allocated. `stale`: calls that must be refused.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class HostVerbs(TierMachine):
         self.readers: list[Handle] = []
         self.host_receipts: list[Handle] = []
         self.held: list[Callable[[], None]] = []
-        self.outdated: list[Callable[[], object]] = []
+        self.stale: list[Callable[[], object]] = []
 
     def opened(self, data: st.DataObject) -> None:
         super().opened(data)
@@ -263,7 +263,7 @@ class HostVerbs(TierMachine):
         """The ticket was claimed or abandoned, or a reset came: from now on it is refused (FLOW-4)."""
         self.tickets.waiting.remove(ticket)
         verbs = (self.adapter.claim, self.adapter.abandon, self.adapter.load_phase)
-        self.outdated += [partial(verb, ticket.ticket) for verb in verbs]
+        self.stale += [partial(verb, ticket.ticket) for verb in verbs]
 
     def _loadable(self, pages: int) -> list[Key]:
         """The earlier prompts that have data on the host alone."""
@@ -327,11 +327,11 @@ class HostVerbs(TierMachine):
             self.record(Situation.RESET)
         self.fail_waits(0)
         self.driver.reset()
-        self.outdated += [partial(self.adapter.unlock, receipt) for receipt in self.readers]
-        self.outdated += [partial(self.adapter.unlock_host, receipt) for receipt in self.host_receipts]
+        self.stale += [partial(self.adapter.unlock, receipt) for receipt in self.readers]
+        self.stale += [partial(self.adapter.unlock_host, receipt) for receipt in self.host_receipts]
         for ticket in list(self.tickets.waiting):
             self.forget(ticket)
-            self.outdated.append(partial(self.adapter.load_back, ticket.node, quota=None))
+            self.stale.append(partial(self.adapter.load_back, ticket.node, quota=None))
         self.readers, self.host_receipts, self.tickets = [], [], LoadTickets()
         self.begin_epoch()
         self.sync()
@@ -340,7 +340,7 @@ class HostVerbs(TierMachine):
 
     def repeat(self, place: int) -> None:
         """A caller uses a receipt, ticket or handle that is no longer valid."""
-        call = pick(self.outdated, place)
+        call = pick(self.stale, place)
         if call is not None:
             self.refuses(call)
 
@@ -357,7 +357,7 @@ class HostVerbs(TierMachine):
         else:
             self.driver.unlock_host(receipt)
         self.sync()
-        self.outdated += [partial(verb, receipt) for verb in (self.adapter.unlock, self.adapter.unlock_host)]
+        self.stale += [partial(verb, receipt) for verb in (self.adapter.unlock, self.adapter.unlock_host)]
 
     # Overridden hooks.
 

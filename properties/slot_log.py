@@ -124,7 +124,7 @@ class SlotLog:
             if slot not in self._written:
                 raise self._wrong(place, position, f"slot {slot}, where nothing is written since it was last free")
             if self._written[slot] != wanted:
-                raise self._wrong(place, position, f"slot {slot}, which has {self._told(self._written[slot])}")
+                raise self._wrong(place, position, f"slot {slot}, which has {self._described(self._written[slot])}")
 
     def found(self, key: Key, elements: int, place: str) -> None:
         """Record a hit. Raises InvariantError unless each of its elements is in some slot (MATCH-1)."""
@@ -137,7 +137,7 @@ class SlotLog:
     def _wrong(self, place: str, position: int, actual: str) -> InvariantError:
         return violation("MATCH-1", place, f"at position {position} a slot with what was written for it", actual)
 
-    def _told(self, place: Place) -> str:
+    def _described(self, place: Place) -> str:
         elements = len(place[1]) // element_bytes(self._bigram)
         return f"what was written for position {elements - 1} of another prompt"
 

@@ -34,7 +34,7 @@ class Drawn:
         self.config = config
 
     def __repr__(self) -> str:
-        return _told(self.config)
+        return _described(self.config)
 
 
 @st.composite
@@ -43,7 +43,7 @@ def drawn(draw: st.DrawFn, configs: st.SearchStrategy[CacheConfig]) -> Drawn:
     return Drawn(draw(configs))
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -52,8 +52,8 @@ def _told(value: object) -> str:
         one.name: one.default_factory() if callable(one.default_factory) else one.default for one in fields(value)
     }
     shown = {name: getattr(value, name) for name in defaults if name != "model"}
-    told = [f"{name}={_told(own)}" for name, own in shown.items() if own != defaults[name]]
-    return f"{type(value).__name__}({', '.join(told)})"
+    given = [f"{name}={_described(own)}" for name, own in shown.items() if own != defaults[name]]
+    return f"{type(value).__name__}({', '.join(given)})"
 
 
 @st.composite

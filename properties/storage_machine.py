@@ -352,9 +352,7 @@ class StorageMachine(HostVerbs):
         """The prefetch has ended: its ticket is refused from now on."""
         self.prefetches.remove(one)
         self.ended.append(one)
-        self.outdated += [
-            partial(verb, one.ticket) for verb in (self.adapter.check_prefetch, self.adapter.abort_prefetch)
-        ]
+        self.stale += [partial(verb, one.ticket) for verb in (self.adapter.check_prefetch, self.adapter.abort_prefetch)]
 
     def _use_and_evict(self, place: int) -> None:
         """Insert an earlier prompt again, drain, and evict both tiers."""
@@ -378,7 +376,7 @@ class StorageMachine(HostVerbs):
         self.driver.restart()
         self.adapter = self.driver.adapter
         self.readers, self.host_receipts, self.tickets, self.held = [], [], LoadTickets(), []
-        self.outdated, self.prefetches, self.ended = [], [], []
+        self.stale, self.prefetches, self.ended = [], [], []
         self.events, self.is_attached = EventReplay(self.config.page_size), True
         self.begin_epoch()
         self.sync()

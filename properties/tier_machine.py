@@ -114,8 +114,8 @@ class TierMachine(CacheMachine):
 
     def begin_epoch(self) -> None:
         """The cache is empty, after its opening, a reset or a restart."""
-        is_told = Capability.COUNTERS in self.adapter_type.capabilities
-        refusals = (lambda: self.adapter.counters()["backups_refused"]) if is_told else None
+        is_counted = Capability.COUNTERS in self.adapter_type.capabilities
+        refusals = (lambda: self.adapter.counters()["backups_refused"]) if is_counted else None
         self.write_policy = WritePolicyOracle(self.host, refusals)
 
     def drop_device_copy(self) -> None:
@@ -260,7 +260,7 @@ class TierMachine(CacheMachine):
         self.driver.evict_host(Component.FULL, self.host.capacity_tokens[Component.FULL])
         self.sync()
 
-    def _move(self, place: int, act: Callable[[Pending], None]) -> Pending | None:
+    def _move(self, place: int, call: Callable[[Pending], None]) -> Pending | None:
         """Move one transfer. Nothing becomes resident before a step takes it over (FLOW-2)."""
         if not self.driver.pending(*TransferKind):
             self.step()
@@ -268,7 +268,7 @@ class TierMachine(CacheMachine):
         one = pick(before, place)
         if one is None:
             return None
-        act(one)
+        call(one)
         differences = self.model.differences(self.driver.snapshot())
         assert not differences, f"FLOW-2: {one} moved and no step took it over: expected no change, got {differences}"
         pending = [other.ticket for other in self.driver.pending(*TransferKind)]

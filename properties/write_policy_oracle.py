@@ -99,8 +99,8 @@ class WritePolicyOracle:
 
     def _is_free(self) -> bool:
         """Whether no backup failed or was refused, and no copy was evicted."""
-        is_told = self._refusals is not None
-        return is_told and not (self._has_failed or self._has_lost or self.is_refused)
+        is_counted = self._refusals is not None
+        return is_counted and not (self._has_failed or self._has_lost or self.is_refused)
 
 
 def _host_slots(snapshot: Snapshot, component: str) -> set[int]:

@@ -183,7 +183,7 @@ def test_processes_that_write_the_same_keys_leave_whole_pages(store: StorageDriv
     while not all(writer.has_ended for writer in started):
         _may_write(store, tasks)
         store.get(keys[:100])
-        writers.hear()
+        writers.process_next()
     _may_write(store, tasks)
     store.model.forgets = False
     for writer in started:

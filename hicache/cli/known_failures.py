@@ -79,13 +79,13 @@ def _write(run: Path, output: Path) -> None:
 
 def entries(executions: Sequence[Execution]) -> Iterator[str]:
     """The lines of the entries of what failed in a run and can be listed, the most frequent cause first."""
-    from hicache.testing.plugin.failures import CRASHED, FLAKY, OUTDATED
+    from hicache.testing.plugin.failures import CRASHED, FLAKY, STALE
     from hicache.testing.plugin.known_failures import suite_in, test_ids
     from hicache.testing.report.run import Outcome
 
     executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     failed = [one for one in executed if one.outcome is Outcome.FAILED]
-    failed = [one for one in failed if not {FLAKY, OUTDATED, CRASHED}.intersection(one.causes)]
+    failed = [one for one in failed if not {FLAKY, STALE, CRASHED}.intersection(one.causes)]
     failed = [one for one in failed if "::" in one.node_id and suite_in(one.node_id) is not None]
     clauses = _broken_everywhere(executed, failed)
     for clause, failures in _by_cause(failed):

@@ -269,7 +269,7 @@ def verify(
     from hicache.testing.contract import CONTRACT
     from hicache.testing.report import leaving_out, merge_runs, write_report
     from hicache.testing.report.coverage import coverage
-    from hicache.testing.report.gpu import told_of_gpu
+    from hicache.testing.report.gpu import untried_on_gpu
     from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def verify(
         found = coverage(overview(merged, CONTRACT))
         for remark in expected.remarks(merged.executions):
             say(console, remark)
-        if untried := told_of_gpu(merged, CONTRACT):
+        if untried := untried_on_gpu(merged, CONTRACT):
             say(console, untried, style="yellow")
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]

@@ -16,9 +16,9 @@ class ProcessStarts:
 
     def __init__(self) -> None:
         self.count = 0
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._count)
 
-    def _hear(self, event: str, _arguments: object) -> None:
+    def _count(self, event: str, _arguments: object) -> None:
         if event in _EVENTS:
             self.count += 1
 

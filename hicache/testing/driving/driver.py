@@ -819,9 +819,9 @@ class Driver:
     def _pending(self, ticket: Handle) -> Pending | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)
 
-    def _move(self, verb: str, act: Callable[[], None]) -> None:
+    def _move(self, verb: str, call: Callable[[], None]) -> None:
         before = self.view.residency()
-        act()
+        call()
         if self.view.residency() != before:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
@@ -832,9 +832,9 @@ class Driver:
 
     # Checks of the storage tier.
 
-    def _operate(self, verb: str, act: Callable[[], bool]) -> bool:
+    def _operate(self, verb: str, call: Callable[[], bool]) -> bool:
         before = self.view.storage_state()
-        is_done = act()
+        is_done = call()
         after = self.view.storage_state()
         if after.held != before.held:
             raise violation("FLOW-12", f"{verb}, which answered {is_done}", before.held, after.held)

@@ -268,13 +268,13 @@ class Handles:
 
 def _step(call: Call, handles: Handles) -> Step:
     name, arguments, named, answer = call
-    shown = [told(value, handles) for value in arguments]
-    shown += [f"{key}={told(value, handles)}" for key, value in named.items()]
-    end = f"raised {type(answer).__name__}: {answer}" if isinstance(answer, Exception) else told(answer, handles)
+    shown = [text_of(value, handles) for value in arguments]
+    shown += [f"{key}={text_of(value, handles)}" for key, value in named.items()]
+    end = f"raised {type(answer).__name__}: {answer}" if isinstance(answer, Exception) else text_of(answer, handles)
     return Step(name, ", ".join(shown), end)
 
 
-def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) -> str:
+def text_of(value: object, handles: Handles, around: frozenset[int] = frozenset()) -> str:
     """A value of a verb in a few words: tokens and slots as ranges, a handle by its number, with its fields at first.
 
     `around`: the ids of the values that it is a part of. A value inside itself is shown by its type.
@@ -282,7 +282,7 @@ def told(value: object, handles: Handles, around: frozenset[int] = frozenset()) 
     if isinstance(value, Key):
         namespace = "" if value.namespace == SHARED else f" in {value.namespace}"
         return f"[{_runs(value.tokens)}]{namespace}"
-    inside = partial(told, handles=handles, around=around | {id(value)})
+    inside = partial(text_of, handles=handles, around=around | {id(value)})
     is_inside_itself = id(value) in around
     if isinstance(value, (np.ndarray, list, tuple)) and not is_inside_itself:
         is_of_numbers = isinstance(value, np.ndarray) or {*map(type, value)} <= {int}
@@ -394,7 +394,7 @@ TIMED_OUT = "the test took too long"
 _TIMEOUT = "Timeout (>"
 """The start of its message."""
 
-OUTDATED = "a known failure that passes"
+STALE = "a known failure that passes"
 
 FLAKY = "flaky: a test that fails and passes"
 """The cause of a failure that a repetition of the test, or of its example, did not show."""
@@ -511,11 +511,11 @@ def hidden_frames(raised: BaseException, test: Path, root: Path) -> Iterator[Non
 
 def format_visible(raised: BaseException) -> Iterator[str]:
     """The traceback as text. Of a failed check, without the frames of the kit."""
-    told = TracebackException.from_exception(raised)
+    text = TracebackException.from_exception(raised)
     if isinstance(raised, AssertionError):
-        frames = zip(walk_tb(raised.__traceback__), told.stack, strict=True)
-        told.stack = StackSummary.from_list([line for (frame, _), line in frames if not _is_of_kit(frame, None)])
-    yield from told.format()
+        frames = zip(walk_tb(raised.__traceback__), text.stack, strict=True)
+        text.stack = StackSummary.from_list([line for (frame, _), line in frames if not _is_of_kit(frame, None)])
+    yield from text.format()
 
 
 def _suite_folder(test: Path, root: Path) -> Path | None:

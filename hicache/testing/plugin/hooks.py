@@ -273,7 +273,7 @@ class SuitePlugin:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Take over what a worker process says at its end."""
         if self._session is not None:
-            self._session.workers.hear(getattr(node, "workeroutput", {}))
+            self._session.workers.ended(getattr(node, "workeroutput", {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print why tests were skipped, which clauses were not executed, and where the report is."""

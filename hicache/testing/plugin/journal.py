@@ -15,14 +15,14 @@ from hicache.testing.plugin.failures import (
     CALLED,
     CRASHED,
     FLAKY,
-    OUTDATED,
+    STALE,
     causes_of,
     evidence,
     members,
     read_causes,
     to_property,
 )
-from hicache.testing.plugin.known_failures import Baseline, KnownFailure, outdated
+from hicache.testing.plugin.known_failures import Baseline, KnownFailure, stale_entry
 from hicache.testing.plugin.tags import (
     COLLECTIVES,
     EVIDENCE,
@@ -193,8 +193,8 @@ def mark_failed_before(report: pytest.TestReport, baseline: Baseline | None) -> 
 
 def mark_obsolete(report: pytest.TestReport, place: str) -> None:
     """Say that a test passes although it is listed as a known failure."""
-    report.longrepr = outdated(place)
-    report.user_properties.append(to_property([OUTDATED]))
+    report.longrepr = stale_entry(place)
+    report.user_properties.append(to_property([STALE]))
 
 
 class RunTally:

@@ -16,7 +16,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import INTERFACE_VERSION
 from hicache.testing.contract import CONTRACT, CONTRACT_VERSION
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
-from hicache.testing.plugin.failures import OUTDATED
+from hicache.testing.plugin.failures import STALE
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import RecordFields
 from hicache.testing.report.run import Execution, Outcome, RunRecord, Versions, read_run
@@ -159,11 +159,11 @@ def judged(
     if entry is not None and reason:
         return Outcome.KNOWN_FAILURE, tuple(causes), str(entry)
     if entry is not None and "::" in entry.id:
-        return Outcome.FAILED, (OUTDATED,), outdated(entry.place)
+        return Outcome.FAILED, (STALE,), stale_entry(entry.place)
     return Outcome.FAILED if reason else Outcome.PASSED, tuple(causes), reason
 
 
-def outdated(place: str) -> str:
+def stale_entry(place: str) -> str:
     """The message for a test that passes although an entry lists it. `place`: of the entry."""
     return f"listed as a known failure, but passes: remove {place}"
 
@@ -225,7 +225,7 @@ def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution])
     executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
     for entry in entries:
         covered = [one for one in executed if entry.covers(one.node_id, one.clauses)]
-        passing = [one for one in covered if one.causes == (OUTDATED,)]
+        passing = [one for one in covered if one.causes == (STALE,)]
         failing = [one for one in covered if one.outcome is Outcome.KNOWN_FAILURE]
         if passing and failing:
             yield f"narrow {entry.place}: {len(failing)} of its tests fail and {len(passing)} pass; list these:"

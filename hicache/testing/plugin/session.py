@@ -158,11 +158,11 @@ class SuiteSession:
         if problems and session.exitstatus == pytest.ExitCode.OK:
             nothing = problems == [NOTHING_VERIFIED]
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED if nothing else pytest.ExitCode.TESTS_FAILED
-        told = [self._warning] if self._warning else []
-        told += self.baseline.summary(executions) if self.baseline is not None else []
+        notes = [self._warning] if self._warning else []
+        notes += self.baseline.summary(executions) if self.baseline is not None else []
         self._lines = [
             *self._tally.summary(),
-            *told,
+            *notes,
             *renamed(self.known),
             *narrower(self.known, executions),
             *(f"ERROR: {problem}" for problem in problems),

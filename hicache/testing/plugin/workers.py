@@ -33,15 +33,15 @@ class Workers:
         self.identity: Identity | None = None
         self._limit_s = float(config.getini("faulthandler_timeout") or 0.0)
         self._began: dict[str, float] = {}
-        told = getattr(config, "workerinput", {})
-        if _FOLDER in told:
-            DOING.open(Path(told[_FOLDER], told["workerid"]))
+        given = getattr(config, "workerinput", {})
+        if _FOLDER in given:
+            DOING.open(Path(given[_FOLDER], given["workerid"]))
         else:
             folder = TemporaryDirectory(prefix="hicache-doing-", ignore_cleanup_errors=True)
             config.add_cleanup(folder.cleanup)
             self._folder = Path(folder.name)
 
-    def hear(self, output: Mapping[str, Any]) -> None:
+    def ended(self, output: Mapping[str, Any]) -> None:
         """A worker has ended, with this `workeroutput`."""
         self.left_threads += output.get(LEFT_THREADS, [])
         self.identity = output.get(IDENTITY, self.identity)

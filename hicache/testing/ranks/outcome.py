@@ -37,8 +37,8 @@ class RankOutcome:
 def _brief(failure: str) -> str:
     """How a rank failed, in a line: the error that it raised, or how it ended and what it said first."""
     how, *words = failure.strip().splitlines()
-    told = _error(words)[:2] if how == RAISED else words[:1]
-    return " ".join([how, *told]).removesuffix(":").strip()
+    shown = _error(words)[:2] if how == RAISED else words[:1]
+    return " ".join([how, *shown]).removesuffix(":").strip()
 
 
 def _error(lines: Sequence[str]) -> list[str]:

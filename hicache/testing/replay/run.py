@@ -109,10 +109,10 @@ def _drive(
         epochs.note_part()
 
 
-def _violated(act: Callable[[], None]) -> InvariantError | None:
-    """The error of the law that `act` was found to violate, or None."""
+def _violated(call: Callable[[], None]) -> InvariantError | None:
+    """The error of the law that `call` was found to violate, or None."""
     try:
-        act()
+        call()
     except InvariantError as error:
         return error
     return None

@@ -145,9 +145,9 @@ class Coverage:
             "not checked": self.applying[Status.SKIPPED] + self.applying[Status.NOT_EXECUTED],
         }
         shown = [f"{self.passed} of {counted(sum(self.applying.values()), 'clause')} that apply passed"]
-        told = ", ".join([*shown, *(f"{count} {name}" for name, count in counts.items() if count)])
+        text = ", ".join([*shown, *(f"{count} {name}" for name, count in counts.items() if count)])
         on_gpu = f" ({', '.join(self.without_gpu)} only on a GPU)" if self.without_gpu else ""
-        return f"{told}; {self.others} others do not apply{on_gpu}"
+        return f"{text}; {self.others} others do not apply{on_gpu}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,18 +75,18 @@ def frames_part(failure: Execution) -> Iterator[TextPart]:
 
 def message_parts(failure: Execution, clauses: Mapping[str, Clause]) -> Mapping[str, str]:
     """Where it was, what was expected and what came, by `at`, `expected` and `got`; empty if the message is another."""
-    found = _EXPECTED.fullmatch(_told(failure, clauses))
+    found = _EXPECTED.fullmatch(_message_text(failure, clauses))
     return {name: part for name, part in found.groupdict().items() if part} if found else {}
 
 
 def _message(failure: Execution, clauses: Mapping[str, Clause]) -> Iterator[str]:
     """The parts of the message; else its first line."""
-    for name, part in (message_parts(failure, clauses) or {"": _told(failure, clauses)}).items():
+    for name, part in (message_parts(failure, clauses) or {"": _message_text(failure, clauses)}).items():
         lines = [line for one in part.splitlines() for line in _fitted(one, "  ")]
         yield from (f"{name}: {line}" if name and not number else line for number, line in enumerate(lines))
 
 
-def _told(failure: Execution, clauses: Mapping[str, Clause]) -> str:
+def _message_text(failure: Execution, clauses: Mapping[str, Clause]) -> str:
     """What the message says of a broken clause; of an error, its first line."""
     message = legible(failure.reason)
     broken = [cause for cause in failure.causes if cause in clauses]

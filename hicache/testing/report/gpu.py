@@ -53,7 +53,7 @@ def not_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> tuple[GpuPar
     return tuple(part for part in GpuPart if _CAPABILITY_OF[part].name in record.capabilities and part not in run)
 
 
-def told_of_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> str:
+def untried_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> str:
     """The same as a sentence; empty where all parts ran."""
     parts = not_on_gpu(record, clauses)
     return f"No test ran on a GPU of: {', '.join(part.value for part in parts)}" if parts else ""

@@ -18,7 +18,7 @@ from hicache.testing.plugin.tags import CLAUSE_ID
 from hicache.testing.report.comparison import DIFFERS, WORST_FIRST, Comparison, contract_difference, difference
 from hicache.testing.report.coverage import applying_clauses, coverage, declared_next
 from hicache.testing.report.failure_text import message_parts, trees
-from hicache.testing.report.gpu import told_of_gpu
+from hicache.testing.report.gpu import untried_on_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import NO_PROFILE, Outcome, counted, first_line
@@ -62,7 +62,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
         shares=shares,
         not_applying=NOT_APPLYING,
         not_executed=_not_executed(view, applying),
-        untried=told_of_gpu(view.record, clauses),
+        untried=untried_on_gpu(view.record, clauses),
         families=families,
         first_columns=_first_columns(families),
         number_of={

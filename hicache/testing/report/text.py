@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report.coverage import coverage, declared_next
-from hicache.testing.report.gpu import told_of_gpu
+from hicache.testing.report.gpu import untried_on_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, ReasonGroup, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line
 
-_MAX_TOLD = 3
+_MAX_SHOWN = 3
 """The causes that a headline lists; the page has all."""
 
 
@@ -23,7 +23,7 @@ def headline(view: Overview) -> str:
     found = coverage(view)
     counts = found.applying
     if view.verdict is Status.FAILED:
-        return ". ".join(_told(view.causes))
+        return ". ".join(_sentences(view.causes))
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed, so nothing was verified"
     passed = f"{found.passed} of {counted(sum(counts.values()), 'clause')} passed"
@@ -34,13 +34,13 @@ def headline(view: Overview) -> str:
     return f"{passed}; no test failed"
 
 
-def _told(causes: Sequence[Cause]) -> Iterator[str]:
+def _sentences(causes: Sequence[Cause]) -> Iterator[str]:
     """The broken clauses and the errors, each with the tests that found it; of all together, the first few."""
     for noun, plural, group in (
         ("clause broken", "clauses broken", [cause for cause in causes if cause.clause is not None]),
         ("error", "errors", [cause for cause in causes if cause.clause is None]),
     ):
-        found = [f"{cause.name} in {cause.tests}" for cause in group if cause in causes[:_MAX_TOLD]]
+        found = [f"{cause.name} in {cause.tests}" for cause in group if cause in causes[:_MAX_SHOWN]]
         more = [f"{len(group) - len(found)} more"] if found and len(group) > len(found) else []
         if group:
             listed = f": {'; '.join([*found, *more])}" if found else ""
@@ -59,7 +59,7 @@ def render_markdown(view: Overview) -> str:
             "",
             f"{coverage(view)}.",
             "",
-            *([f"{untried}.", ""] if (untried := told_of_gpu(view.record, CONTRACT)) else []),
+            *([f"{untried}.", ""] if (untried := untried_on_gpu(view.record, CONTRACT)) else []),
             *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),

@@ -108,15 +108,15 @@ def _cluster_prepare(settings: EngineSettings) -> dict[str, Any]:
         _redis_cli(settings, first, "--cluster", "create", *nodes, "--cluster-replicas", replicas, "--cluster-yes")
     sound, until = ("cluster_state:ok", f"cluster_slots_ok:{SLOTS}"), time.monotonic() + START_S
     for port in settings.ports:
-        while not all(line in (told := _told(settings, port)) for line in sound) or "master_link_status:down" in told:
+        while not all(line in (state := _info(settings, port)) for line in sound) or "master_link_status:down" in state:
             if time.monotonic() > until:
-                raise InvariantError(f"the cluster of Redis is not ready after {START_S} seconds: {told}")
+                raise InvariantError(f"the cluster of Redis is not ready after {START_S} seconds: {state}")
             time.sleep(_POLL_S)
     return {}
 
 
-def _told(settings: EngineSettings, port: int) -> str:
-    """What a node tells of its cluster, and of its primary if it is a replica."""
+def _info(settings: EngineSettings, port: int) -> str:
+    """What a node reports of its cluster, and of its primary if it is a replica."""
     return "".join(_redis_cli(settings, str(port), *words) for words in (("cluster", "info"), ("info", "replication")))
 
 

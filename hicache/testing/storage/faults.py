@@ -52,7 +52,7 @@ class DiskFaults:
                 setattr(os, name, call)
 
     def _faulty(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def act(*arguments: Any, **named: Any) -> Any:
+        def faulty(*arguments: Any, **named: Any) -> Any:
             if threading.get_ident() != self._thread or not self._fails_now():
                 return call(*arguments, **named)
             self.injected += 1
@@ -60,7 +60,7 @@ class DiskFaults:
                 return self._move_less(name, call, list(arguments))
             raise OSError(self._code(name), f"a fault of {name}")
 
-        return act
+        return faulty
 
     def _fails_now(self) -> bool:
         self._calls_until_fault -= 1

@@ -91,11 +91,11 @@ _numbers = count()
 def script() -> Iterator[tuple[str, Script]]:
     """A new script, and its name: the option `script` of a wrapper."""
     name = f"script {next(_numbers)}"
-    told = _SCRIPTS[name] = Script()
+    made = _SCRIPTS[name] = Script()
     try:
-        yield name, told
+        yield name, made
     finally:
-        told.behave()
+        made.behave()
         del _SCRIPTS[name]
 
 
@@ -135,9 +135,9 @@ class MisbehavingStorage(StorageWrapper):
         self._answer("close", 0, self.inner.close)
 
     def _answer(self, verb: str, keys: int, ask: Callable[[], T]) -> T:
-        told = self._script
-        if verb in told.gates:
-            told.gates[verb].enter()
-        if verb in told.deadly:
+        script = self._script
+        if verb in script.gates:
+            script.gates[verb].enter()
+        if verb in script.deadly:
             raise ThreadKilledError(f"{verb} of {keys} keys ends its thread")
-        return cast("T", told.lies[verb](keys)) if verb in told.lies else ask()
+        return cast("T", script.lies[verb](keys)) if verb in script.lies else ask()

@@ -61,18 +61,18 @@ def _measured(backend: StorageBackend, sheet: Sheet, raw: int, page_bytes: int) 
     def keys(turn: int) -> list[str]:
         return [f"turn{turn}/{page}" for page in range(pages)]
 
-    acts: list[Callable[[int], None]] = [
+    calls: list[Callable[[int], None]] = [
         lambda turn: _all_true("set", backend.set(keys(turn), sheet.pages, [])),
         lambda turn: _all_true("get", backend.get(keys(turn), target.pages, [])),
         lambda _: _move(os.pwritev, raw, sheet),
         lambda _: _move(os.preadv, raw, target),
         lambda _: _copy(sheet, target),
     ]
-    best = [float("inf")] * len(acts)
+    best = [float("inf")] * len(calls)
     for turn in range(_ROUNDS):
-        for number, act in enumerate(acts):
+        for number, call in enumerate(calls):
             begin = perf_counter()
-            act(turn)
+            call(turn)
             best[number] = min(best[number], perf_counter() - begin)
     return Throughput(page_bytes, *(pages * page_bytes / duration for duration in best))
 

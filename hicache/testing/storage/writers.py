@@ -112,9 +112,9 @@ class Writers:
     def wait(self, until: Callable[[], bool]) -> None:
         """Process messages of writers until a condition holds."""
         while not until():
-            self.hear()
+            self.process_next()
 
-    def hear(self) -> None:
+    def process_next(self) -> None:
         """Process the next messages of writers."""
         for message in self._read():
             self._process_message(message)
@@ -171,8 +171,8 @@ class Writers:
     def _process_message(self, message: dict[str, Any]) -> None:
         writer = self._writers[message["pid"]]
         if "raised" in message or ("refused" in message and not self._may_be_refused):
-            told = message.get("raised", message.get("refused"))
-            raise violation("STORE-3", "set in another process", "an answer also after a fault", told)
+            answer = message.get("raised", message.get("refused"))
+            raise violation("STORE-3", "set in another process", "an answer also after a fault", answer)
         writer.answers += message.get("answers", [])
         writer.has_opened |= "opened" in message
         writer.has_ended |= "ended" in message

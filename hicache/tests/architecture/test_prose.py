@@ -30,6 +30,9 @@ class Phrase(NamedTuple):
     good: str
 
 
+OF_OTHERS = ("story", "cuda")
+"""Packages of the kit whose words are those of their subject: a guided tour, and the observer of torch."""
+
 NEGATED = r"no (?!longer|more|other|larger|smaller|less|better|different|fewer|later|earlier|such|worse|slower)[a-z]"
 PHRASES = {
     "a negated noun": Phrase(rf"(?<!there\s)\b(is|are|was|were) {NEGATED}", "nan is no number", "nan is not a number"),
@@ -52,6 +55,11 @@ PHRASES = {
         "a silent rank",
     ),
 }
+NAMES = re.compile(
+    r"(?:^|_)(told|hears?|heard|acts?|scenes?|excuse[ds]?|forg[ia]ve[ns]?|outdated?)(?:_|$)", re.IGNORECASE
+)
+"""Words of a court or a theatre in the names of the kit. `evidence` is a key of run.json, and `verdict` documented."""
+
 ANY = re.compile("|".join(f"(?:{phrase.pattern})" for phrase in PHRASES.values()).replace(" ", r"\s+"), re.IGNORECASE)
 
 
@@ -87,6 +95,13 @@ def private(path: Path) -> Iterator[str]:
             yield f"{path}:{line + text.count(chr(10), 0, match.start())}: {' '.join(match[0].split())!r}"
 
 
+def private_names(path: Path) -> Iterator[str]:
+    """One line for each name of a module that has a word of a court or a theatre."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type == tokenize.NAME and NAMES.search(token.string):
+            yield f"{path}:{token.start[0]}: {token.string}"
+
+
 def texts(root: Path) -> list[Path]:
     """Every file of the project that has prose, but those that quote others."""
     found = [path for tree in TREES for path in (root / tree).rglob("*")]
@@ -99,6 +114,17 @@ def test_the_prose_is_plain() -> None:
     assert len(paths) > 20, f"hardly a file was found below {ROOT}: {paths}"
     found = [line for path in paths for line in private(path)]
     assert not found, "say it in plain words, with the noun first:\n" + "\n".join(found)
+
+
+def test_the_names_of_the_kit_are_plain(tmp_path: Path) -> None:
+    kit = [path for path in (ROOT / "hicache" / "testing").rglob("*.py") if path.parent.name not in OF_OTHERS]
+    paths = [*kit, *(ROOT / "properties").rglob("*.py")]
+    assert len(paths) > 20, f"hardly a module was found below {ROOT}: {paths}"
+    found = [line for path in paths for line in private_names(path)]
+    assert not found, "take a word of pytest, such as result, record, stale or report:\n" + "\n".join(found)
+    example = tmp_path / "example.py"
+    example.write_text("def hear(is_told, exact):\n    OUTDATED = is_told\n", encoding="utf-8")
+    assert len(list(private_names(example))) == 4, f"expected four names, got {list(private_names(example))}"
 
 
 @pytest.mark.parametrize("phrase", PHRASES.values(), ids=PHRASES)

@@ -15,7 +15,7 @@ from pathlib import Path
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Execution, Outcome, RunRecord, read_run, write_run
 from hicache.testing.report.coverage import coverage
-from hicache.testing.report.gpu import DRIVER, GPU, NO_GPU, told_of_gpu
+from hicache.testing.report.gpu import DRIVER, GPU, NO_GPU, untried_on_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.run import COMMIT, NO_EVIDENCE, NOT_WHOLE
 
@@ -101,7 +101,7 @@ def told(record: RunRecord | None) -> str:
         "",
         *(f"- {level}" for level in found.levels),
         "",
-        told_of_gpu(record, CONTRACT) or "Each part of a cache that only a GPU runs ran on it.",
+        untried_on_gpu(record, CONTRACT) or "Each part of a cache that only a GPU runs ran on it.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin import known_failures
-from hicache.testing.plugin.failures import CRASHED, FLAKY, OUTDATED
+from hicache.testing.plugin.failures import CRASHED, FLAKY, STALE
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import Execution, Outcome, write_run
@@ -35,7 +35,7 @@ RUN = (
     execution("INS-2", name="test_some", configuration="b"),
     failed("test_flaky", "a", "EVICT-2", FLAKY),
     failed("test_died", "a", "EVICT-2", CRASHED),
-    failed("test_outdated", "a", "EVICT-2", OUTDATED),
+    failed("test_stale", "a", "EVICT-2", STALE),
 )
 
 
@@ -135,7 +135,7 @@ def test_an_entry_of_which_tests_pass_is_narrowed_to_those_that_fail() -> None:
         known_failure("test_all", "a"),
         known_failure("test_all", "b"),
         known_failure("test_some", "a"),
-        failed("test_some", "b", "INS-2", OUTDATED),
+        failed("test_some", "b", "INS-2", STALE),
         failed("test_other", "b", "EVICT-2", "EVICT-2"),
     ]
     found = list(narrower([entry], executions))

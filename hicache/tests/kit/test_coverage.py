@@ -15,7 +15,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import NO_PROFILE, Execution, Outcome
 from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
-from hicache.testing.report.gpu import GPU, NO_GPU, GpuPart, not_on_gpu, told_of_gpu
+from hicache.testing.report.gpu import GPU, NO_GPU, GpuPart, not_on_gpu, untried_on_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import render_markdown
@@ -230,13 +230,13 @@ def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     every = [name for _, name in ON_GPU.values()]
     gpu = {GPU: "a GPU of some kind"}
     run = replace(record(*NOT_ON_GPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL), environment=gpu)
-    told = told_of_gpu(run, CONTRACT)
+    told = untried_on_gpu(run, CONTRACT)
     assert told == f"No test ran on a GPU of: {', '.join(dict.fromkeys(every))}", f"got {told!r}"
     header = HtmlPage(render_html(overview(run, CONTRACT), CONTRACT, {})).one("header")
     paragraphs = [one.text for one in header.all("p")]
     assert f"{told}." in paragraphs, f"expected {told!r} at the top of the page, got {paragraphs}"
     assert f"{told}." in render_markdown(overview(run, CONTRACT)).splitlines(), f"report.md does not say {told!r}"
-    told = told_of_gpu(replace(run, executions=(*run.executions, ran)), CONTRACT)
+    told = untried_on_gpu(replace(run, executions=(*run.executions, ran)), CONTRACT)
     assert part not in told, f"{ran.node_id} ran {part} on a GPU, got {told!r}"
     assert told.count(",") == 1, f"the other two parts did not run, got {told!r}"
 
@@ -249,7 +249,7 @@ def test_an_adapter_on_a_gpu_copies_on_streams_where_there_is_a_host_tier(config
         ("package:Cache", False),
         ("package:Cache@cuda:1", "threaded" in configuration),
     ):
-        told = told_of_gpu(replace(run, implementation=implementation), CONTRACT)
+        told = untried_on_gpu(replace(run, implementation=implementation), CONTRACT)
         assert ("CUDA streams" not in told) is has_streams, f"{implementation} on {configuration}: got {told!r}"
 
 
@@ -263,10 +263,10 @@ def test_what_ran_on_a_model_of_cuda_did_not_run_on_a_gpu() -> None:
 def test_parts_that_a_cache_does_not_have_are_not_told() -> None:
     run = replace(record(*NOT_ON_GPU), capabilities=("HOST",))
     assert not_on_gpu(run, CONTRACT) == (GpuPart.STREAMS, GpuPart.PINNED_MEMORY), "a cache on one rank has no NCCL"
-    assert not told_of_gpu(replace(run, capabilities=("VERBS",)), CONTRACT), "a cache on the device alone has none"
+    assert not untried_on_gpu(replace(run, capabilities=("VERBS",)), CONTRACT), "a cache on the device alone has none"
     ran = tuple(one for one, _ in ON_GPU.values())
     run = replace(run, executions=ran, capabilities=tuple(ALL), environment={GPU: "some", "python": "3.10.1"})
-    assert not told_of_gpu(run, CONTRACT), "all parts ran"
+    assert not untried_on_gpu(run, CONTRACT), "all parts ran"
 
 
 @pytest.mark.parametrize(

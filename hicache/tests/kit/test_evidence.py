@@ -14,7 +14,7 @@ from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.failures import MAX_STEPS, Handles, evidence, record_of, recorded, told
+from hicache.testing.plugin.failures import MAX_STEPS, Handles, evidence, record_of, recorded, text_of
 from hicache.testing.report import RunRecord, write_report
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.storage.driver import StorageDriver
@@ -226,7 +226,7 @@ def test_only_the_last_steps_are_kept() -> None:
     ids=["nothing", "slots", "down", "two down", "two up", "many", "key", "handle", "mapping"],
 )
 def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
-    found = told(value, Handles())
+    found = text_of(value, Handles())
     assert found == expected, f"got {found}"
 
 
@@ -240,15 +240,19 @@ class Handle:
 def test_a_handle_that_leads_to_itself_is_told_once() -> None:
     handle = Handle([])
     handle.transfers.append(handle)
-    found = told(handle, Handles())
+    found = text_of(handle, Handles())
     assert found == "Handle 1(transfers=[Handle])", f"got {found}"
-    assert told([None, None], Handles()) == "[None, None]", "what stands twice is shown twice"
+    assert text_of([None, None], Handles()) == "[None, None]", "what stands twice is shown twice"
 
 
 def test_each_handle_has_a_number_and_is_told_in_full_once() -> None:
     handles, node, other = Handles(), object(), object()
     receipt = Handle([])
-    found = [told([node, other], handles), told(receipt, handles), told([other, receipt, Handle([])], handles)]
+    found = [
+        text_of([node, other], handles),
+        text_of(receipt, handles),
+        text_of([other, receipt, Handle([])], handles),
+    ]
     expected = ["[object 1, object 2]", "Handle 1(transfers=[])", "[object 2, Handle 1, Handle 2(transfers=[])]"]
     assert found == expected, f"expected one number for each, got {found}"
 
@@ -263,12 +267,12 @@ def test_equal_handles_have_one_number() -> None:
         tokens: int
 
     handles = Handles()
-    found = [told(one, handles) for one in (Block(7), Block(7), Block(8), Request(1), Request(1))]
+    found = [text_of(one, handles) for one in (Block(7), Block(7), Block(8), Request(1), Request(1))]
     expected = ["Block 1(number=7)", "Block 1", "Block 2(number=8)", "Request 1(tokens=1)", "Request 2(tokens=1)"]
     assert found == expected, f"expected one number for equal values, and two for objects that may change, got {found}"
 
 
 def test_a_namespace_is_told_with_its_key() -> None:
-    shown = told(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)), Handles())
+    shown = text_of(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)), Handles())
     assert shown.startswith("[1] in "), f"got {shown}"
     assert "lora='a'" in shown, f"got {shown}"

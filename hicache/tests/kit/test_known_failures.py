@@ -11,13 +11,13 @@ from hicache import engines
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin import known_failures
-from hicache.testing.plugin.failures import OUTDATED
+from hicache.testing.plugin.failures import STALE
 from hicache.testing.plugin.known_failures import (
     KNOWN_FAILURES_FORMAT,
     KnownFailure,
     judged,
-    outdated,
     read_known_failures,
+    stale_entry,
 )
 from hicache.testing.report import Outcome
 from hicache.tests.kit.suite_runs import ROOT, run, write_suite
@@ -237,7 +237,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("replay::generated*", "POOL-1: lost", (Outcome.KNOWN_FAILURE, ("POOL-1",), "bug: it is broken")),
         ("POOL-1", "POOL-1: lost", (Outcome.KNOWN_FAILURE, ("POOL-1",), "bug: it is broken")),
         ("LOCK-1", "POOL-1: lost", (Outcome.FAILED, ("POOL-1",), "POOL-1: lost")),
-        ("replay::generated*", "", (Outcome.FAILED, (OUTDATED,), outdated("known.toml: entry 1"))),
+        ("replay::generated*", "", (Outcome.FAILED, (STALE,), stale_entry("known.toml: entry 1"))),
         ("REQ-4", "", (Outcome.PASSED, ("POOL-1",), "")),
     ],
 )

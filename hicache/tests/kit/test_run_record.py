@@ -294,7 +294,7 @@ def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
 def test_the_threads_of_each_worker_are_named(pytester: pytest.Pytester, order: list[list[str]]) -> None:
     workers = Workers(pytester.parseconfig())
     for threads in order:
-        workers.hear({LEFT_THREADS: threads})
+        workers.ended({LEFT_THREADS: threads})
     assert workers.left_behind().endswith("left running: pump"), f"got {workers.left_behind()!r}"
 
 
