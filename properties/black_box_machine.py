@@ -19,7 +19,7 @@ from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 
 from .machine import CacheMachine
-from .request_machine import CHUNK, DECODED, FEW_PAGES, FIRST_STRANGE_PAGE, REQUEST_TAIL, RequestVerbs
+from .request_machine import CHUNK, FEW_PAGES, FIRST_STRANGE_PAGE, REQUEST_TAIL, RequestVerbs
 from .slot_log import Met, SlotLog
 from .small_caches import NAMESPACE, PAGES, TAIL
 
@@ -348,19 +348,15 @@ class BlackBoxVerbs(BlackBoxMachine):
 class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
     """Requests in any order."""
 
-    requests = Bundle("requests")
+    requests = RequestVerbs.requests
 
     def opened(self, data: st.DataObject) -> None:
         self.log = SlotLog(self.config, "POOL-2", self.met)
 
-    admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
     admit_batch = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, tokens=CHUNK, ended=st.integers(0, 2))(
         RequestVerbs.admit_batch
     )
-    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
-    finish = rule(number=consumes(requests))(RequestVerbs.finish)
-    abort = rule(number=consumes(requests))(RequestVerbs.abort)
 
     @rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
     def serve(self, pages: list[int], tail: int, is_finished: bool) -> object:

@@ -74,8 +74,8 @@ class Hold(str, Enum):
 HOLD = st.sampled_from(Hold)
 
 
-class HostVerbs(TierMachine):
-    """The verbs of a scheduler over two tiers, each compared with the oracle. A subclass has the rules.
+class HostMachine(TierMachine):
+    """The verbs of a scheduler over two tiers, each compared with the oracle.
 
     The cache is used before the first rule. `prompts`: the prompts so far. `tickets`: of loads. `readers`,
     `host_receipts`: receipts of locks. `held`: frees what a caller allocated. `stale`: calls that must be refused.
@@ -95,8 +95,14 @@ class HostVerbs(TierMachine):
         self.use(data.draw(USED, label="prompts that came before"))
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
+    # Rules of transfers and evictions: those of TierMachine.
+
+    pass_time = rule(actions=ACTIONS)(TierMachine.pass_time)
+    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(TierMachine.evict)
+
     # Match and insert.
 
+    @rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())
     def match(self, place: int, pages: int, chunked: bool, stepping: bool) -> None:
         """A match finds what the oracle expects on each tier. The next step may queue backups of what it used."""
         key = self.earlier(place, pages)
@@ -107,6 +113,15 @@ class HostVerbs(TierMachine):
             anchor = self.prefix(key, len(found.device_indices))
             self.write_policy.used(key.namespace, anchor, self.driver.snapshot())
 
+    @rule(
+        pages=PAGES,
+        tail=TAIL,
+        namespace=NAMESPACE,
+        passed=PASSED,
+        with_state=st.booleans(),
+        priority=PRIORITY,
+        soon=SOON,
+    )
     def put(
         self,
         pages: list[int],
@@ -122,10 +137,12 @@ class HostVerbs(TierMachine):
         self._put(self.key(pages, tail, namespace), passed, with_state, priority)
         self.pass_time(soon)
 
+    @rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)
     def put_again(self, place: int, pages: int, passed: int, with_state: bool, priority: int) -> None:
         """An earlier prompt is computed and inserted again."""
         self._put(self.earlier(place, pages), passed, with_state, priority)
 
+    @rule(place=PLACE, kept=FIRST_PAGES, pages=PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)
     def put_unmatched(
         self, place: int, kept: int, pages: list[int], passed: int, with_state: bool, priority: int
     ) -> None:
@@ -217,6 +234,7 @@ class HostVerbs(TierMachine):
 
     # Load. Each load delivers what its match found, exactly once.
 
+    @rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)
     def load_back(self, place: int, pages: int, quota: int | None, pressure: bool, soon: list[DrawnAction]) -> None:
         """A caller requests a load of a prompt. `pressure`: the device evicts first."""
         if pressure:
@@ -296,6 +314,7 @@ class HostVerbs(TierMachine):
 
     # Lock, allocate, reset.
 
+    @rule(hold=HOLD, place=PLACE, pages=FIRST_PAGES)
     def hold(self, hold: Hold, place: int, pages: int) -> None:
         """A caller locks what it found on a tier, or allocates slots or a state."""
         if hold is Hold.READER:
@@ -309,6 +328,7 @@ class HostVerbs(TierMachine):
             self.held.append(partial(self.driver.free_state, state))
         self.sync()
 
+    @rule(hold=HOLD, place=PLACE)
     def let_go(self, hold: Hold, place: int) -> None:
         """A caller releases a lock, or frees what it allocated."""
         if hold is Hold.READER and self.readers:
@@ -318,6 +338,7 @@ class HostVerbs(TierMachine):
         elif hold in (Hold.SLOTS, Hold.STATE) and self.held:
             self.held.pop(place % len(self.held))()
 
+    @rule(prompts=USED)
     def reset(self, prompts: list[Prompt]) -> None:
         """Both tiers are emptied, and the cache is used anew. Receipts, tickets and handles from before are refused."""
         if Capability.RESET not in self.adapter_type.capabilities:
@@ -338,6 +359,7 @@ class HostVerbs(TierMachine):
         assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
         self.use(prompts)
 
+    @rule(place=PLACE)
     def repeat(self, place: int) -> None:
         """A caller uses a receipt, ticket or handle that is no longer valid."""
         call = pick(self.stale, place)
@@ -416,33 +438,3 @@ class HostVerbs(TierMachine):
         for give_back in self.held:
             give_back()
         self.require_nothing_held()
-
-
-class HostMachine(HostVerbs):
-    """The rules over two tiers: each is a verb, with the strategies of its arguments."""
-
-    pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
-    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
-    match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(
-        pages=PAGES,
-        tail=TAIL,
-        namespace=NAMESPACE,
-        passed=PASSED,
-        with_state=st.booleans(),
-        priority=PRIORITY,
-        soon=SOON,
-    )(HostVerbs.put)
-    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)(
-        HostVerbs.put_again
-    )
-    put_unmatched = rule(
-        place=PLACE, kept=FIRST_PAGES, pages=PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY
-    )(HostVerbs.put_unmatched)
-    load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
-        HostVerbs.load_back
-    )
-    hold = rule(hold=HOLD, place=PLACE, pages=FIRST_PAGES)(HostVerbs.hold)
-    let_go = rule(hold=HOLD, place=PLACE)(HostVerbs.let_go)
-    reset = rule(prompts=USED)(HostVerbs.reset)
-    repeat = rule(place=PLACE)(HostVerbs.repeat)

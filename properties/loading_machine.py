@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, consumes, multiple, rule
+from hypothesis.stateful import multiple, rule
 
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.models.tree import ExpectedMatch
@@ -13,9 +13,9 @@ from hicache.testing.snapshot import Snapshot
 from hicache.types import Component, Key, Namespace, Tier
 
 from .loads import loads_of
-from .request_machine import CHUNK, DECODED, REQUEST_TAIL, RequestVerbs
+from .request_machine import REQUEST_TAIL, RequestVerbs
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, USED
+from .small_caches import USED
 from .tier_machine import (
     ACTIONS,
     COMPONENT,
@@ -38,7 +38,7 @@ class LoadingMachine(TierMachine, RequestVerbs):
     `maybe_failed`: the requests whose load may fail.
     """
 
-    requests = Bundle("requests")
+    requests = RequestVerbs.requests
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,13 +56,8 @@ class LoadingMachine(TierMachine, RequestVerbs):
         self.drain()
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
-    # Rules. The first five are those of RequestMachine.
+    # Rules, beside those of all requests.
 
-    admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
-    checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
-    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
-    finish = rule(number=consumes(requests))(RequestVerbs.finish)
-    abort = rule(number=consumes(requests))(RequestVerbs.abort)
     pass_time = rule(actions=ACTIONS)(TierMachine.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(TierMachine.evict)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, consumes, multiple, rule
+from hypothesis.stateful import multiple, rule
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission
@@ -11,7 +11,7 @@ from hicache.testing.driving.prompts import cut
 from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import Component, Key, Namespace, Tier
 
-from .request_machine import CHUNK, DECODED, FEW_PAGES, REQUEST_TAIL, RequestVerbs
+from .request_machine import FEW_PAGES, REQUEST_TAIL, RequestVerbs
 from .small_caches import NAMESPACE, USED, geometric, small_geometries, steps_transfers
 
 PLACE = st.integers(0, 9)
@@ -25,7 +25,7 @@ class OffloadMachine(RequestVerbs):
     ends.
     """
 
-    requests = Bundle("requests")
+    requests = RequestVerbs.requests
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,12 +52,15 @@ class OffloadMachine(RequestVerbs):
         self.sync()
         return multiple() if number is None else number
 
-    admit = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
-    checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
-    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
-    finish = rule(number=requests)(RequestVerbs.finish)
-    abort = rule(number=consumes(requests))(RequestVerbs.abort)
+
+    @rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)
+    def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
+        return super().admit(pages, tail, namespace)
+
+    @rule(number=requests)
+    def finish(self, number: int) -> None:
+        super().finish(number)
 
     @rule(place=PLACE, units=st.integers(1, 3))
     def move(self, place: int, units: int) -> None:

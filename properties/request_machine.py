@@ -33,9 +33,11 @@ DECODED = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 class RequestVerbs(CacheMachine):
     """The verbs of requests. The oracle allows the cache to cache anything that some request computed.
 
-    A subclass has the rules. By the number of a request: `keys`, how many tokens are `computed`, and the `handles` of
-    those that run.
+    The rules that all machines of requests have are those of this class. By the number of a request: `keys`, how many
+    tokens are `computed`, and the `handles` of those that run.
     """
+
+    requests = Bundle("requests")
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +45,7 @@ class RequestVerbs(CacheMachine):
         self.computed: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
 
+    @rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
         """Admit a prompt. It must be admitted if nothing else runs and it fits an empty cache."""
         number = self.start(self.key(pages, tail, namespace))
@@ -63,6 +66,7 @@ class RequestVerbs(CacheMachine):
             self.abort(number)
         return multiple(*numbers)
 
+    @rule(number=requests, tokens=CHUNK)
     def checkpoint(self, number: int, tokens: int) -> None:
         """Compute and cache the next chunk of a prompt."""
         if not self.is_ready(number):
@@ -71,6 +75,7 @@ class RequestVerbs(CacheMachine):
         self.driver.checkpoint(self.handles[number], self.computed[number])
         self.cached(number)
 
+    @rule(number=requests, tokens=DECODED)
     def extend(self, number: int, tokens: list[int]) -> None:
         """Decode tokens. Without room the request is unchanged."""
         if not self.is_ready(number):
@@ -81,11 +86,13 @@ class RequestVerbs(CacheMachine):
         if self.grow(number, tokens, longer):
             self.keys[number] = longer
 
+    @rule(number=consumes(requests))
     def finish(self, number: int) -> None:
         """Finish a request that is computed in full."""
         if self.is_ready(number):
             self.end(number, is_finished=True)
 
+    @rule(number=consumes(requests))
     def abort(self, number: int) -> None:
         """Abort a request."""
         if number in self.handles:
@@ -184,12 +191,9 @@ class RequestVerbs(CacheMachine):
 
 
 class RequestMachine(RequestVerbs):
-    """The rules of requests on one tier: each is a verb, with the strategies of its arguments.
+    """Requests on one tier. `order`: what an admission may evict, or None where the oracle does not know it."""
 
-    `order`: what an admission may evict, or None where the oracle does not know it.
-    """
-
-    requests = Bundle("requests")
+    requests = RequestVerbs.requests
     order: RequestOrder | None = None
 
     def opened(self, data: st.DataObject) -> None:
@@ -243,15 +247,10 @@ class RequestMachine(RequestVerbs):
         # The driver compares what is found with what is cached, in any copy.
         self.driver.lookup(key)
 
-    admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
     admit_batch = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, tokens=CHUNK, ended=st.integers(0, 2))(
         RequestVerbs.admit_batch
     )
-    checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
-    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
-    finish = rule(number=consumes(requests))(RequestVerbs.finish)
-    abort = rule(number=consumes(requests))(RequestVerbs.abort)
 
     @rule(data=st.data(), pages=st.integers(1, 8))
     def evict(self, data: st.DataObject, pages: int) -> None:

@@ -20,11 +20,11 @@ from hicache.testing.storage.scripted import Faults, Store, store_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import COMPONENT_POOL, Component, Handle, Key, StopPolicy, StorageKind, Tier
 
-from .host_machine import FIRST_PAGES, HOLD, PASSED, QUOTA, HostVerbs
+from .host_machine import FIRST_PAGES, HostMachine
 from .loads import LoadTickets
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED, with_storage
-from .tier_machine import ACTIONS, COMPONENT, EVICTED_PAGES, FAILING, PLACE, SOON, TIER, EventReplay, pick
+from .small_caches import with_storage
+from .tier_machine import PLACE, EventReplay, pick
 
 FULL = Component.FULL.value
 
@@ -72,7 +72,7 @@ class OperatorAction(str, Enum):
     RESTART = "restart"
 
 
-class StorageMachine(HostVerbs):
+class StorageMachine(HostMachine):
     """The verbs over two tiers, prefetches, answers and faults of storage, calls of an operator, and restarts.
 
     `storage_executor`: how requests to storage run. With threads storage answers when it likes.
@@ -101,30 +101,10 @@ class StorageMachine(HostVerbs):
             FULL, self.slots_of(FULL, data.draw(st.sampled_from([12, 12, 1, 0]), label="host pages evicted since"))
         )
 
-    # Rules. The first ten are also those of HostMachine.
+    # Rules, beside those of HostMachine.
 
-    pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
-    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
-    match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(
-        pages=PAGES,
-        tail=TAIL,
-        namespace=NAMESPACE,
-        passed=PASSED,
-        with_state=st.booleans(),
-        priority=PRIORITY,
-        soon=SOON,
-    )(HostVerbs.put)
-    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)(
-        HostVerbs.put_again
-    )
-    load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
-        HostVerbs.load_back
-    )
-    hold = rule(hold=HOLD, place=PLACE, pages=FIRST_PAGES)(HostVerbs.hold)
-    let_go = rule(hold=HOLD, place=PLACE)(HostVerbs.let_go)
-    reset = rule(prompts=USED)(HostVerbs.reset)
-    repeat = rule(place=PLACE)(HostVerbs.repeat)
+    # Not a rule of this machine.
+    put_unmatched = None  # type: ignore[assignment]
 
     @rule(answer=ANSWER, place=PLACE)
     def answer(self, answer: Answer, place: int) -> None:
