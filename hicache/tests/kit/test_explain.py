@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,10 +18,11 @@ from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
-from hicache.testing.explain.drawing import Drawing
+from hicache.testing.explain.drawing import STORED_ONLY, Drawing, StoredPages, TreeRows, pool_lines
 from hicache.testing.explain.example import HOST_PART, STORAGE_PART, ExampleStep, require_step, run_example
+from hicache.testing.snapshot import FetchView, HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
 from hicache.testing.storage.scripted import store_named
-from hicache.types import NO_SLOTS, EvictResult, Handle, Key, LoadBack, MatchResult, Tier
+from hicache.types import NO_SLOTS, SHARED, EvictResult, Handle, Key, LoadBack, MatchResult, Tier
 
 GOLDEN = Path(__file__).parents[3] / "docs" / "explain.txt"
 NOTHING_EVICTED = EvictResult({"full": 0, "swa": 0, "mamba": 0}, victims=0, refused=0)
@@ -161,11 +163,13 @@ def test_each_step_names_clauses_of_the_contract(steps: list[tuple[int, ExampleS
 def _other_nodes(step: ExampleStep) -> Iterator[ExampleStep]:
     """The step with each row missing, and with each part of each row changed."""
     for place, (text, signs, locks) in enumerate(step.nodes):
+        host_locks = frozenset(one for one in locks if one.startswith("host "))
         changed = [
             (f"{text} More.", signs, locks),
             *((text, f"{signs[:at]}†{signs[at + 1 :]}", locks) for at in range(0, len(signs), 4)),
             (text, signs, locks | {"a ghost"}),
             (text, signs, frozenset({"a ghost"})),
+            *([(text, signs, host_locks)] if locks - {STORED_ONLY} != host_locks else ()),
         ]
         for rows in ([], *([one] for one in changed)):
             yield replace(step, nodes=(*step.nodes[:place], *rows, *step.nodes[place + 1 :]))
@@ -269,3 +273,26 @@ def test_a_step_alone_does_not_say_what_the_others_need() -> None:
     code, output = run_app("--adapter", NO_STORAGE, "--step", "1")
     assert code == 0, f"expected 0, got {code}: {output}"
     assert "the steps with storage need" not in output, f"only the step is shown: {output}"
+
+
+def drawn_rows(*, is_writing: bool, fetched: bytes) -> list[str]:
+    """The cells of a node of two tokens, FULL of which is locked on the device, and of a stored prompt beside it."""
+    slots, tokens, other = np.array([2, 3]), np.array([1, 2], "<i4").tobytes(), np.array([5, 6], "<i4").tobytes()
+    names = ("full", "swa", "mamba")
+    none, every, once = dict.fromkeys(names), dict.fromkeys(names, slots), dict.fromkeys(names, 1)
+    node = NodeView(-1, SHARED, tokens, 0, 2, {**none, "full": slots}, once, hits=0)
+    pools = dict.fromkeys(names, PoolView(8, slots))
+    host = HostView((HostNodeView(every, once, dict.fromkeys(names, 0), once),), pools, (), {"full": slots})
+    fetches = (FetchView({"full": slots, "swa": NO_SLOTS}),)
+    snapshot = Snapshot((node,), pools, host, StorageView(None, fetches))
+    stored = StoredPages([other], fetched, lambda name, prefix: [name == "full" and prefix == other], is_writing, 8)
+    rows = TreeRows(snapshot, host, lambda _: ("two words",), stored, {}).rows()
+    assert next(pool_lines(snapshot, host, 2))[1] == "F ■○□·", "of four pages one is kept for a reader"
+    return [" ".join("".join(one.split()) for one in row.cells.values()) for row in rows]
+
+
+def test_only_what_is_there_is_locked_and_only_what_is_written_arrives() -> None:
+    assert drawn_rows(is_writing=False, fetched=b"") == ["[■]†† [■][■][■] ···", "··· ··· ■††"], "nothing is under way"
+    expected = ["[■]†† [■][■][■] ○○○", "··· ○·· ■††"]
+    found = drawn_rows(is_writing=True, fetched=np.array([5, 6, 7, 8], "<i4").tobytes())
+    assert found == expected, f"one is written and one is read, without SWA: expected {expected}, got {found}"
