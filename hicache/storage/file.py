@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from hicache.storage.base import Pieces
 from hicache.storage.file_lock import LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S
-from hicache.storage.page_io import checksum, identity, read_into, write_from
+from hicache.storage.page_io import checksum, identity, read_into, synchronise_folder, write_from
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
@@ -324,7 +324,7 @@ class FileStorage(PagedStorage):
                     Path(page.source).unlink()
         if self._is_synced:
             for folder in {Path(page.path).parent for page in staged}:
-                _sync_folder(folder)
+                synchronise_folder(folder)
 
     def _link(self, page: Staged, held: set[str]) -> Answer:
         if os.path.lexists(page.path):
@@ -414,11 +414,3 @@ def _link(source: str, path: str) -> None:
     except FileNotFoundError:
         Path(path).parent.mkdir(exist_ok=True)
         os.link(source, path)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -19,7 +19,7 @@ import numpy as np
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES, Breaker, Pieces
 from hicache.storage.environment import environment
-from hicache.storage.page_io import checksum, identity
+from hicache.storage.page_io import HEADER_BYTES, checksum_bytes, identity, scatter
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.pause import Pause
 from hicache.storage.registry import Options
@@ -37,9 +37,6 @@ OPTIONS = (
     "timeout_s",
     "retry_s",
 )
-
-HEADER_BYTES = 8
-"""The checksum in front of the bytes of a page, little-endian."""
 
 NAMES = 1_000
 """The most names of one question to the master."""
@@ -110,9 +107,7 @@ class MooncakeStorage(PagedStorage):
             parsed.optional_text("devices") or "",
             f"{self._host}:{self._port}",
         )
-        self._timeout_s = parsed.number("timeout_s", 5, 3_600)
-        if not self._timeout_s:
-            parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
+        self._timeout_s = parsed.seconds("timeout_s", 5, 3_600)
         self._setup: Setup = arguments, self._timeout_s
         retry_s = parsed.number("retry_s", 1, 3_600)
         self._pause, self._pause_of_metrics = Pause(retry_s, time.monotonic), Pause(retry_s, time.monotonic)
@@ -157,7 +152,7 @@ class MooncakeStorage(PagedStorage):
             ]
         for answer, pieces, staged in zip(answers, targets, whole, strict=True):
             if answer is Answer.DONE and staged is not pieces:
-                _scatter(staged[0], pieces)
+                scatter(staged[0], pieces)
         damaged = [name for name, answer in zip(names, answers, strict=True) if answer.is_damage]
         if damaged:
             self._asked("batch_remove", damaged, True)
@@ -353,7 +348,7 @@ class MooncakeStorage(PagedStorage):
         return self._prefix + key
 
     def _header(self, key: str, pieces: Pieces) -> bytes:
-        return checksum(pieces, identity(self.scope, key)).to_bytes(HEADER_BYTES, "little")
+        return checksum_bytes(pieces, identity(self.scope, key))
 
 
 def _library() -> Any:
@@ -433,13 +428,6 @@ def _staged(pieces: Pieces) -> Pieces:
 def _gathered(pieces: Pieces) -> Pieces:
     """The pieces, or one buffer with the bytes of too many of them."""
     return pieces if len(pieces) <= MAX_PIECES else [memoryview(b"".join(pieces))]
-
-
-def _scatter(staged: memoryview, pieces: Pieces) -> None:
-    begin = 0
-    for piece in pieces:
-        piece[:] = staged[begin : begin + piece.nbytes]
-        begin += piece.nbytes
 
 
 def _address(memory: memoryview | Bytes) -> int:

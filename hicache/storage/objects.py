@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hicache.errors import ConfigurationError, KeyFormError
 from hicache.storage.base import Breaker, Pieces
 from hicache.storage.keys import check_key
-from hicache.storage.page_io import checksum, identity
+from hicache.storage.page_io import HEADER_BYTES, checksum_bytes, identity, scatter
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.pause import Pause
 from hicache.storage.registry import Options
@@ -22,9 +22,6 @@ from hicache.storage.secrets import concealed
 
 ACCESS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
 LIMITS = ("connections", "timeout_s", "retries", "retry_s", "part_bytes")
-
-HEADER_BYTES = 8
-"""The checksum in front of the bytes of a page, little-endian."""
 
 MIN_PART_BYTES = 5 << 20
 """The smallest part of an upload in parts that S3 accepts."""
@@ -63,9 +60,7 @@ class ObjectStorage(PagedStorage):
         super().__init__(scope)
         parsed = Options(self.NAME, options, self.OPTIONS, self.SECRET_OPTIONS)
         self._library = _library(self.NAME)
-        self._timeout_s = parsed.number("timeout_s", 5, 3_600)
-        if not self._timeout_s:
-            parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
+        self._timeout_s = parsed.seconds("timeout_s", 5, 3_600)
         self._part_bytes = parsed.optional_count("part_bytes") or 16 << 20
         if self._part_bytes < MIN_PART_BYTES:
             parsed.refuse("part_bytes", self._part_bytes, f"{MIN_PART_BYTES} or more")
@@ -163,10 +158,7 @@ class ObjectStorage(PagedStorage):
                 return Answer.ABSENT
         if size != expected:
             return Answer.SHORT if size < expected else Answer.LONG
-        begin = HEADER_BYTES
-        for piece in pieces:
-            piece[:] = received[begin : begin + piece.nbytes]
-            begin += piece.nbytes
+        scatter(received[HEADER_BYTES:], pieces)
         return Answer.DONE if received[:HEADER_BYTES] == self._header(key, pieces) else Answer.CORRUPT
 
     def _fetched(self, name: str, expected: int) -> tuple[int, memoryview]:
@@ -268,7 +260,7 @@ class ObjectStorage(PagedStorage):
         return f"{self._folder}/{key.replace('/', self._separator)}"
 
     def _header(self, key: str, pieces: Pieces) -> bytes:
-        return checksum(pieces, identity(self.scope, key)).to_bytes(HEADER_BYTES, "little")
+        return checksum_bytes(pieces, identity(self.scope, key))
 
 
 def _library(backend: str) -> Any:

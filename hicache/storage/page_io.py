@@ -1,4 +1,4 @@
-"""Bytes of pages: vectored reads and writes of files, and checksums."""
+"""Bytes of pages: vectored reads and writes of files, checksums, and what stands in front of a page in a server."""
 
 from __future__ import annotations
 
@@ -66,6 +66,23 @@ def _after(pieces: Sequence[memoryview], count: int) -> Sequence[memoryview]:
     return ()
 
 
+def synchronise_folder(path: Path) -> None:
+    """Make the names in a folder survive a loss of power. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def scatter(content: memoryview, pieces: Pieces) -> None:
+    """Copy the bytes of a page into its buffers."""
+    begin = 0
+    for piece in pieces:
+        piece[:] = content[begin : begin + piece.nbytes]
+        begin += piece.nbytes
+
+
 def identity(scope: str, key: str) -> int:
     """A number for a name: the seed of the checksum, so that no object is accepted under another name."""
     return xxh3_64(f"{scope}/{key}".encode()).intdigest()
@@ -79,3 +96,12 @@ def checksum(pieces: Pieces, seed: int) -> int:
     for piece in pieces:
         state.update(piece)
     return state.intdigest() >> 1
+
+
+HEADER_BYTES = 8
+"""The checksum in front of the bytes of a page in a server, little-endian."""
+
+
+def checksum_bytes(pieces: Pieces, seed: int) -> bytes:
+    """The checksum as the first bytes of the object of a page in a server."""
+    return checksum(pieces, seed).to_bytes(HEADER_BYTES, "little")

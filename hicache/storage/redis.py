@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Breaker, Pieces
-from hicache.storage.page_io import identity
+from hicache.storage.page_io import HEADER_BYTES, identity
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.pause import Pause
 from hicache.storage.redis_cluster import RedisCluster, SingleServer
-from hicache.storage.redis_server import COMMANDS, HEADER_BYTES, Address, Page, RedisServer
+from hicache.storage.redis_server import COMMANDS, Address, Page, RedisServer
 from hicache.storage.registry import Options
 
 NAME = "redis"
@@ -47,9 +47,7 @@ class RedisStorage(PagedStorage):
         super().__init__(scope)
         parsed = Options(NAME, options, OPTIONS, self.SECRET_OPTIONS)
         self._library = _library()
-        self._timeout_s = parsed.number("timeout_s", 5, 3_600)
-        if not self._timeout_s:
-            parsed.refuse("timeout_s", self._timeout_s, "more than 0 seconds")
+        self._timeout_s = parsed.seconds("timeout_s", 5, 3_600)
         self._prefix = f"hicache/{scope}/"
         self._servers = self._opened(parsed)
         self._evicted: dict[str, int] = {}

@@ -10,12 +10,9 @@ from io import BufferedReader
 from typing import Any, NamedTuple, TypeAlias
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import checksum
+from hicache.storage.page_io import HEADER_BYTES, checksum_bytes
 from hicache.storage.paged import Answer, page_bytes
 from hicache.storage.pause import Pause
-
-HEADER_BYTES = 8
-"""The checksum in front of the bytes of a page, little-endian."""
 
 READ_BYTES = 8 << 20
 """The bytes of pages that are requested at once: the server keeps replies that wait in its own memory."""
@@ -55,7 +52,7 @@ class Page(NamedTuple):
     @property
     def header(self) -> bytes:
         """The first bytes of its object."""
-        return checksum(self.pieces, self.seed).to_bytes(HEADER_BYTES, "little")
+        return checksum_bytes(self.pieces, self.seed)
 
 
 class RedisServer:

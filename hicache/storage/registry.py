@@ -87,6 +87,10 @@ class Options:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
         return float(value) if is_number else self.refuse(name, value, f"a number from 0 to {most}")
 
+    def seconds(self, name: str, default: float, most: float) -> float:
+        """A number above 0 and up to `most`."""
+        return self.number(name, default, most) or self.refuse(name, self._given.get(name), "more than 0 seconds")
+
     def whole(self, name: str, default: int) -> int:
         """An integer that is 0 or more."""
         value = self._given.get(name, default)

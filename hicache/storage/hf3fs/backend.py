@@ -259,7 +259,7 @@ def _opening(parsed: Options, folder: Path) -> Callable[[Path, int], FileIO]:
 
 
 def _metadata(parsed: Options) -> PageMetadata:
-    timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
+    timeout_s = parsed.seconds("timeout_s", 5, MAX_TIMEOUT_S)
     file, token = parsed.optional_text("metadata_file"), _token(parsed)
     if file is None:
         return MetadataClient(parsed.text("metadata_url"), timeout_s, token)

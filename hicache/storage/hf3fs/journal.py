@@ -20,6 +20,7 @@ from hicache.errors import ConfigurationError
 from hicache.storage.database import WAL, DamagedDatabaseError, Schema, changing, check, connect
 from hicache.storage.hf3fs.json_file import JOURNALS, read_json
 from hicache.storage.hf3fs.pages import MAX_KEYS, MAX_PAGES, Change, Held, Stored
+from hicache.storage.page_io import synchronise_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -276,7 +277,7 @@ def _make(path: Path) -> None:
             _fold(tables)
         _remove(*_logs(path))
         new.replace(path)
-        _synchronise(path.parent)
+        synchronise_folder(path.parent)
     # What they say is in the database.
     _remove(*journals)
 
@@ -306,11 +307,3 @@ def _logs(path: Path) -> list[Path]:
 def _remove(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def _synchronise(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
