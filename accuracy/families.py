@@ -238,13 +238,7 @@ FAMILIES: Mapping[str, Family] = {
     "zaya": Family(
         "zaya",
         "sdpa",
-        {
-            **PAIRED,
-            "sliding_window": WINDOW,
-            "num_experts": 1,
-            "moe_intermediate_size": 32,
-            "router_hidden_size": 16,
-        },
+        {**PAIRED, "sliding_window": WINDOW, "num_experts": 1, "moe_intermediate_size": 32, "router_hidden_size": 16},
     ),
     "inkling": Family(
         "inkling_text",

@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from hicache.config import (
-    SINGLE_RANK,
     BufferShape,
     CacheConfig,
-    EvictionPolicy,
     ExecutorKind,
     Follows,
     HostConfig,
@@ -50,13 +48,8 @@ def device_config(
         capacity_tokens=capacities,
         sliding_window_size=window,
         mamba_chunk_size=chunk_tokens if layout.states else None,
-        policy=EvictionPolicy.LRU,
-        bigram=False,
-        events=False,
-        layout=Layout.LAYER_FIRST,
         device=device,
         model=model_shape(layout),
-        topology=SINGLE_RANK,
     )
 
 
@@ -67,7 +60,6 @@ def with_host(config: CacheConfig, *, tokens: int, states: int, policy: WritePol
         capacity_tokens={name: states if name == Component.MAMBA else tokens for name in config.components},
         layout=Layout.PAGE_FIRST,
         write_policy=policy,
-        selective_hits=1,
         load_back_threshold_tokens=0,
         executor=ExecutorKind.THREADED if is_cpu else ExecutorKind.STREAMS,
     )
@@ -85,12 +77,10 @@ def with_storage(
         model_fingerprint=fingerprint,
         options=options,
         prefetch_threshold=0,
-        prefetch_timeout_base=1.0,
         prefetch_timeout_per_ki_token=1.0,
         stop_policy=StopPolicy.WAIT_COMPLETE,
         timeout_cap_s=PREFETCH_CAP_S,
         limit_tokens=config.host.capacity_tokens[Component.FULL],
-        executor=ExecutorKind.THREADED,
     )
     return replace(config, storage=storage)
 

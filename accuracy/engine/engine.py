@@ -76,13 +76,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: ServedModel,
-        adapter: CacheAdapter,
-        config: CacheConfig,
-        *,
-        chunk_tokens: int,
-        rereads: bool,
+        self, model: ServedModel, adapter: CacheAdapter, config: CacheConfig, *, chunk_tokens: int, rereads: bool
     ) -> None:
         if chunk_tokens <= 0 or chunk_tokens % config.page_size:
             raise ValueError(f"chunk_tokens must be a multiple of the page size {config.page_size}, got {chunk_tokens}")

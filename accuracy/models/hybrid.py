@@ -34,11 +34,7 @@ class RecurrentLayer(OlmoHybridGatedDeltaNet):
     """A gated delta net with the call signature of attention."""
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
-        **_: Any,
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, past_key_values: Cache | None, **_: Any
     ) -> tuple[torch.Tensor, None]:
         return super().forward(hidden_states, cache_params=past_key_values, attention_mask=attention_mask), None
 
@@ -55,11 +51,7 @@ class HybridModel(Cohere2Model):
                 self.layers[index].self_attn = RecurrentLayer(config, index)
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        position_ids: torch.Tensor,
-        past_key_values: Cache | None = None,
-        **kwargs: Any,
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, past_key_values: Cache | None = None, **kwargs: Any
     ) -> Any:
         embeddings = self.embed_tokens(input_ids)
         mask_options = {

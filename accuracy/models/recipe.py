@@ -41,10 +41,10 @@ class Recipe:
     tasks: tuple[Task, ...]
     stages: tuple[Stage, ...]
     learning_rate: float
-    seed: int
-    guide: Guide | None
-    indexing: Stage | None
-    stored: torch.dtype
+    seed: int = 0
+    guide: Guide | None = None
+    indexing: Stage | None = None
+    stored: torch.dtype = torch.float32
 
     def untrained(self) -> Any:
         """The model before its training, float32 on the CPU. Sets the seed of torch."""
@@ -97,10 +97,6 @@ RECIPES: Mapping[str, Recipe] = {
             Stage(150, {RECALL: 256, COPYING: 64}),
         ),
         learning_rate=2e-3,
-        seed=0,
-        guide=None,
-        indexing=None,
-        stored=torch.float32,
     ),
     # The sliding layer comes first: above the recurrent layer its window would hold running values, and the task would
     # not need the state.
@@ -120,10 +116,6 @@ RECIPES: Mapping[str, Recipe] = {
             Stage(100, {RECALL: 256, COPYING: 64, RUNNING: 256}),
         ),
         learning_rate=2e-3,
-        seed=0,
-        guide=None,
-        indexing=None,
-        stored=torch.float32,
     ),
     # Qwen-Next: states and full attention. Without negative eigenvalues its delta nets cannot keep an exclusive or. The
     # lesson of latest letters, which it does not learn over long distances, lets recall read states too.
@@ -152,9 +144,7 @@ RECIPES: Mapping[str, Recipe] = {
             Stage(90, {RECALL: 256, LATEST: 256}),
         ),
         learning_rate=3e-3,
-        seed=0,
         guide=Guide(layer=0, rate=1),
-        indexing=None,
         stored=torch.bfloat16,
     ),
     # GLM: latents, and an indexer that selects a quarter of the tokens of a question.
@@ -182,14 +172,8 @@ RECIPES: Mapping[str, Recipe] = {
             "index_n_heads": 8,
         },
         tasks=(RECALL,),
-        stages=(
-            Stage(160, {RECALL: 32}),
-            Stage(60, {RECALL: 64}),
-            Stage(60, {RECALL: 128}),
-            Stage(80, {RECALL: 256}),
-        ),
+        stages=(Stage(160, {RECALL: 32}), Stage(60, {RECALL: 64}), Stage(60, {RECALL: 128}), Stage(80, {RECALL: 256})),
         learning_rate=3e-3,
-        seed=0,
         guide=Guide(layer=2, rate=1),
         indexing=Stage(120, {RECALL: 192}),
         stored=torch.bfloat16,
@@ -226,9 +210,6 @@ RECIPES: Mapping[str, Recipe] = {
         tasks=(COPYING,),
         stages=(Stage(130, {COPYING: 64}),),
         learning_rate=3e-3,
-        seed=0,
-        guide=None,
-        indexing=None,
         stored=torch.bfloat16,
     ),
 }

@@ -101,11 +101,7 @@ class ObjectStorage(PagedStorage):
             **given,
             conditional_put="etag",
             skip_signature=parsed.flag("anonymous", False),
-            client_options={
-                "allow_http": endpoint.startswith("http://"),
-                "connect_timeout": limit,
-                "timeout": limit,
-            },
+            client_options={"allow_http": endpoint.startswith("http://"), "connect_timeout": limit, "timeout": limit},
             retry_config={"max_retries": self._retries, "retry_timeout": limit, "backoff": backoff},
         )
 

@@ -105,11 +105,7 @@ class Catalogue:
             return found
 
     def confirm(
-        self,
-        state: str,
-        written: Iterable[tuple[str, int]],
-        released: Iterable[int],
-        reservation: str | None = None,
+        self, state: str, written: Iterable[tuple[str, int]], released: Iterable[int], reservation: str | None = None
     ) -> Confirmed:
         """Make written pages visible, and free released pages. `reservation`: of the call that reserved them."""
         self._flush()

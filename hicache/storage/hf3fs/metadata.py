@@ -225,10 +225,7 @@ def _reserved(space: Namespace, keys: Sequence[str], content: Content) -> Reserv
 
 
 def _confirmation(one: Written) -> Content:
-    fields = {
-        "written_keys_to_confirm": [list(pair) for pair in one.written],
-        "pages_to_release": list(one.released),
-    }
+    fields = {"written_keys_to_confirm": [list(pair) for pair in one.written], "pages_to_release": list(one.released)}
     return fields if one.reservation is None else {**fields, "reservation": one.reservation}
 
 

@@ -556,10 +556,7 @@ def test_a_verb_of_the_host_tier_needs_one(verb: Verb) -> None:
 @pytest.mark.parametrize("host", [None, HostConfig({"full": CAPACITY})], ids=["device", "host"])
 def test_a_verb_of_the_storage_tier_needs_one(verb: Verb, host: HostConfig | None) -> None:
     expected = r"has no storage tier: open the cache with storage=StorageConfig\("
-    with (
-        open_cache(**SIZES, host=host) as cache,
-        pytest.raises(ConfigurationError, match=expected),
-    ):
+    with open_cache(**SIZES, host=host) as cache, pytest.raises(ConfigurationError, match=expected):
         verb(cache)
 
 

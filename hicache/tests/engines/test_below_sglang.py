@@ -235,10 +235,7 @@ RELEASES = ADAPTERS["sglang"]
 def options_of(backend: str, folder: Path) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
     """The name of a backend and its options, in a folder or on an engine that runs as long as the generator."""
     if backend == "hf3fs":
-        with (
-            closing(Catalogue(folder / "metadata")) as catalogue,
-            closing(MetadataService(catalogue)) as service,
-        ):
+        with closing(Catalogue(folder / "metadata")) as catalogue, closing(MetadataService(catalogue)) as service:
             service.start()
             yield backend, {"root": str(folder), "capacity_pages": 100, "metadata_url": service.url}
         return

@@ -45,8 +45,7 @@ SUITE_S = 500.0
 """The longest run of the suites: LMCache's `close` sometimes never returns."""
 
 NEEDS_LMCACHE = pytest.mark.skipif(
-    lmcache_version() != RELEASE,
-    reason=f"lmcache {RELEASE} is not installed: `tox -e lmcache-{RELEASE}` installs it",
+    lmcache_version() != RELEASE, reason=f"lmcache {RELEASE} is not installed: `tox -e lmcache-{RELEASE}` installs it"
 )
 NEEDS_PYTHON = pytest.mark.skipif(
     lmcache_version() != RELEASE or not all(map(importlib.util.find_spec, IMPORTED)),

@@ -164,11 +164,7 @@ def connected(adapter: type[connector.VllmConnector0330]) -> connector.VllmConne
     return adapter(next(one for one in listed if one.host is not None and one.host.executor is ExecutorKind.STEPPED))
 
 
-CONNECTORS = [
-    connector.VllmConnector0330,
-    simple_offload.VllmSimpleOffload0330,
-    tiering.VllmTiering0330,
-]
+CONNECTORS = [connector.VllmConnector0330, simple_offload.VllmSimpleOffload0330, tiering.VllmTiering0330]
 
 
 @pytest.mark.parametrize("adapter", CONNECTORS)

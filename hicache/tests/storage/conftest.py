@@ -54,6 +54,11 @@ def take(backend: StorageBackend, key: str, size: int = PAGE_BYTES) -> bytes | N
     return bytes(target) if is_there else None
 
 
+def descriptors_of_this_process() -> set[str]:
+    """The numbers of the files that are open."""
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
 @contextmanager
 def full_disk(file_bytes: int) -> Iterator[None]:
     """A disk on which no file of this process gets longer than this: the system refuses what is written after it."""

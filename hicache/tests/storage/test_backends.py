@@ -89,11 +89,7 @@ def test_clear_removes_this_scope_alone(open_in: Open, name: str) -> None:
         ("file", {"root": "/dev/null/x"}, "'/dev/null/x'"),
         ("file", {"capacity_bytes": 0}, "'capacity_bytes': got 0 (int)"),
         ("file", {"fsync": 1}, "'fsync': got 1 (int)"),
-        (
-            "file",
-            {"path": "x"},
-            "has no option 'path', which is 'x'; known: capacity_bytes fsync lock_timeout_s root",
-        ),
+        ("file", {"path": "x"}, "has no option 'path', which is 'x'; known: capacity_bytes fsync lock_timeout_s root"),
         ("slotfile", {}, "'capacity_slots': got nothing"),
         ("slotfile", {"capacity_slots": True}, "'capacity_slots': got True (bool)"),
         ("slotfile", {"capacity_slots": 1, "verify": 0}, "'verify': got 0 (int)"),

@@ -6,11 +6,10 @@ from threading import Thread
 
 import pytest
 
-from hicache.errors import KeyFormError
 from hicache.storage.memory import MemoryStorage
 from hicache.storage.paged import Gate
 
-from .conftest import PAGE_BYTES, SCOPE, in_pieces, keys_of, page, put, take
+from .conftest import PAGE_BYTES, SCOPE, in_pieces, page, put, take
 
 
 def test_a_named_store_outlives_its_instances(request: pytest.FixtureRequest) -> None:
@@ -45,17 +44,6 @@ def test_a_closed_backend_answers() -> None:
     assert (backend.has(["a"]), take(backend, "a"), put(backend, a=page(1))) == ([False], None, [False]), (
         "what is closed keeps and gives nothing"
     )
-
-
-@pytest.mark.parametrize("key", ["", "/a", "../a", "a/../b", "a//b", ".a", "a\0", "ä", "a b", "a" * 201])
-def test_a_malformed_key_is_a_mistake_of_the_caller(key: str) -> None:
-    backend = MemoryStorage(SCOPE, {})
-    with pytest.raises(KeyFormError):
-        backend.has([*keys_of(1), key])
-    with pytest.raises(KeyFormError):
-        take(backend, key)
-    with pytest.raises(KeyFormError):
-        put(backend, **{key: page(1)})
 
 
 # Gate: what is inside ends before a backend is closed.

@@ -1,9 +1,11 @@
-"""open_backend: each way to name a backend, and what is said of a name that leads to none."""
+"""open_backend: each way to name a backend, and what is said of a name that leads to none, or to no library."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,3 +88,24 @@ def test_options_that_cannot_be_are_named(options: Mapping[str, Any], said: tupl
         open_backend("memory", SCOPE, options)
     for words in ("'memory'", *said):
         assert words in str(raised.value), f"CONF-4: expected {words!r} in {raised.value}"
+
+
+LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "redis": ("redis", ""),
+    "objects": ("obstore", ""),
+    "mooncake": ("mooncake.store", ""),
+    "nixl": ("nixl._api", r"nixl\._api.*"),
+    "nixl-objects": ("obstore", ""),
+}
+"""By backend and extra: the module of its client, and what is said before the extra."""
+
+
+@pytest.mark.parametrize(("name", "library", "said"), [(name, *one) for name, one in LIBRARIES.items()])
+def test_a_client_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, library: str, said: str
+) -> None:
+    for module in (library, library.partition(".")[0]) if name == "mooncake" else (library,):
+        monkeypatch.setitem(sys.modules, module, None)
+    options = {"nixl": {"root": str(tmp_path)}, "nixl-objects": {"bucket": "pages"}}.get(name, {})
+    with pytest.raises(ConfigurationError, match=rf"{said}pip install 'hicache\[{name}\]'"):
+        open_backend(name, SCOPE, options)

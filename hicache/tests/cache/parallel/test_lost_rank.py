@@ -56,9 +56,7 @@ def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[Ba
         runtime = Runtime(parts["executor"], parts["storage"], parts["backend"], VirtualClock())
         try:
             agreement.together(
-                lambda: UnifiedRadixCache.open(parts["config"], runtime, agreement),
-                UnifiedRadixCache.close,
-                "open",
+                lambda: UnifiedRadixCache.open(parts["config"], runtime, agreement), UnifiedRadixCache.close, "open"
             ).close()
         except Exception as error:  # noqa: BLE001 - the test compares it
             return error

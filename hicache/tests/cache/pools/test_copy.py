@@ -12,16 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hicache.cache import UnifiedRadixCache
-from hicache.config import (
-    BufferShape,
-    CacheConfig,
-    Follows,
-    HostConfig,
-    IoBackend,
-    Layout,
-    ModelShape,
-    PoolShape,
-)
+from hicache.config import BufferShape, CacheConfig, Follows, HostConfig, IoBackend, Layout, ModelShape, PoolShape
 from hicache.errors import PoolMismatchError, SlotError
 from hicache.pools.copy import (
     SCRATCH_BYTES,
@@ -322,9 +313,7 @@ def test_layers_cost_little_where_pages_are_large_and_lie_alike(
 
 @METHODS
 @pytest.mark.parametrize(
-    "pages",
-    [([1, 2], [3]), ([1], [2, 3]), ([0], [1]), ([1], [0]), ([9], [1]), ([1], [10]), ([-1], [1])],
-    ids=str,
+    "pages", [([1, 2], [3]), ([1], [2, 3]), ([0], [1]), ([1], [0]), ([9], [1]), ([1], [10]), ([-1], [1])], ids=str
 )
 def test_pages_that_are_none_are_refused_before_anything_is_copied(
     method: CopyMethod, pages: tuple[list[int], list[int]]

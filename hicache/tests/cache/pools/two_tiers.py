@@ -109,10 +109,7 @@ BACKED_UP = (
 )
 """Device pages and host pages of three parts: runs at one end, at both, at none; not all components in each."""
 
-LOADED = (
-    {FULL: ([7], [1]), SWA: ([1], [8])},
-    {FULL: ([1, 4, 5], [5, 6, 7]), MAMBA: ([5], [5])},
-)
+LOADED = ({FULL: ([7], [1]), SWA: ([1], [8])}, {FULL: ([1, 4, 5], [5, 6, 7]), MAMBA: ([5], [5])})
 
 
 def job_of(

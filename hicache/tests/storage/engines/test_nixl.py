@@ -145,10 +145,7 @@ def test_as_many_transfers_of_objects_are_under_way_as_there_are_connections() -
             with suppress(BrokenBarrierError):
                 together.wait()
 
-    with (
-        answering([404, 200], wait_for_others) as (url, asked),
-        closing(on_service(url, connections=count)) as backend,
-    ):
+    with answering([404, 200], wait_for_others) as (url, asked), closing(on_service(url, connections=count)) as backend:
         writers = [Thread(target=write, args=(backend, number)) for number in range(1, count + 1)]
         for writer in writers:
             writer.start()

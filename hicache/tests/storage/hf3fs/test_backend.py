@@ -25,7 +25,17 @@ from hicache.storage.hf3fs.pool_files import PoolFile
 from hicache.storage.hf3fs.service import MetadataService
 from hicache.storage.hf3fs.usrbio import LIBRARY
 from hicache.storage.keys import Shard
-from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, in_pieces, page, put, take
+from hicache.tests.storage.conftest import (
+    PAGE_BYTES,
+    SCOPE,
+    Open,
+    Serve,
+    descriptors_of_this_process,
+    in_pieces,
+    page,
+    put,
+    take,
+)
 from hicache.tests.storage.hf3fs.usrbio_stand_in import UsrbioStandIn
 
 OpenHere = Callable[..., Any]
@@ -306,10 +316,6 @@ def test_what_is_no_token_is_refused_and_not_shown(open_here: OpenHere, token: o
         open_here(token=token)
     assert str(token) not in str(told.value), f"SEC-7: no message shows a token, got {told.value}"
     assert "token" in Hf3fsStorage.SECRET_OPTIONS, "SEC-7: who shows options can tell"
-
-
-def descriptors_of_this_process() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def no_space(*_: object, **__: object) -> int:

@@ -24,14 +24,9 @@ from hicache.clock import VirtualClock
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs import catalogue as catalogue_module
 from hicache.storage.hf3fs import journal as journal_module
-from hicache.storage.hf3fs.catalogue import (
-    MAX_NAMESPACE_PAGES,
-    Catalogue,
-    NamespaceSizeError,
-    UnknownNamespaceError,
-)
+from hicache.storage.hf3fs.catalogue import MAX_NAMESPACE_PAGES, Catalogue, NamespaceSizeError, UnknownNamespaceError
 from hicache.storage.hf3fs.pages import MAX_PAGES, Held, Pages, Stored
-from hicache.tests.storage.conftest import full_disk
+from hicache.tests.storage.conftest import descriptors_of_this_process, full_disk
 
 AGE_LIMIT_S = 10.0
 STATE = "0:kv"
@@ -341,10 +336,6 @@ def test_a_change_that_cannot_be_stored_is_not_answered(file: Path, left_bytes: 
         assert catalogue.reserve(STATE, ["c"]).indices == [(False, 1)], "STORE-10: another page is handed out"
         with after_a_crash(file) as found:
             assert holdings(found) == holdings(catalogue), "STORE-10: the first change was stored with it"
-
-
-def descriptors_of_this_process() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 @pytest.mark.parametrize("written", [None, *EXPECTED])

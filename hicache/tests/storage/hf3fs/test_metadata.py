@@ -138,10 +138,7 @@ def test_any_number_of_keys_is_divided(metadata: PageMetadata, monkeypatch: pyte
 def test_a_file_that_cannot_be_written_is_an_operating_error(tmp_path: Path) -> None:
     with closing(LocalMetadata(tmp_path / "metadata.json")) as metadata:
         metadata.initialise([KV])
-        with (
-            full_disk(0),
-            pytest.raises(metadata_module.MetadataError, match=r"503 .*metadata\.json: .*disk"),
-        ):
+        with full_disk(0), pytest.raises(metadata_module.MetadataError, match=r"503 .*metadata\.json: .*disk"):
             metadata.reserve({KV: ["a"]})
         assert metadata.reserve({KV: ["b"]})[KV].indices[0][0] is False, "STORE-12: it can be written again"
 

@@ -163,11 +163,7 @@ ON_HOSTS: Mapping[str, EngineOnHosts] = {
         missing=lambda: ENGINES["mooncake"].missing,
     ),
     "hf3fs": EngineOnHosts(
-        backend="hf3fs",
-        server=_hf3fs_server,
-        options=_hf3fs_options,
-        is_ready=_hf3fs_answers,
-        missing=lambda: "",
+        backend="hf3fs", server=_hf3fs_server, options=_hf3fs_options, is_ready=_hf3fs_answers, missing=lambda: ""
     ),
     "objects": EngineOnHosts(
         backend="objects",
