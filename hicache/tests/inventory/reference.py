@@ -18,6 +18,7 @@ from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.options import OPTIONS
 from hicache.tests.inventory.departures import departures_table
+from hicache.tests.proof.only_full import only_full
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "reference"
@@ -83,12 +84,18 @@ def in_code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def only_full_table() -> str:
+    """The mutants that `make test` does not find."""
+    return table(("mutants", "why"), ((in_code(names), reason) for reason, names in only_full().items()))
+
+
 TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "methods": ("verbs.md", methods_table),
     "clauses": ("capabilities.md", clauses_table),
     "configurations": ("configurations.md", configurations_table),
     "suite options": ("options.md", suite_options_table),
     "commands": ("options.md", commands_table),
+    "mutants": ("../ci.md", only_full_table),
     "departures": ("known_failures.md", lambda: departures_table(ROOT)),
 }
 """The pages and the tables, by the name between the marks."""

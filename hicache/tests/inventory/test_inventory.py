@@ -19,7 +19,6 @@ from hicache.tests.inventory.comparison import Comparison, label
 from hicache.tests.inventory.sizes import read_sizes
 from hicache.tests.proof.mutant_table import MUTANTS, Mutant
 from hicache.tests.proof.mutants.accuracy.transfers import ROWS as ACCURACY_ROWS
-from hicache.tests.proof.mutants.black_box import ROWS as BLACK_BOX_ROWS
 from hicache.tests.proof.mutants.rows import ROWS, Row
 
 ROOT = Path(__file__).parents[3]
@@ -93,7 +92,7 @@ def before(take: Take) -> dict[str, Any]:
 
 def test_the_rows_of_mutants_are_found_with_the_tests_that_find_them() -> None:
     rows = {row["name"]: row for row in collected(ROOT, "hicache/tests/proof", ())["mutants"]}
-    listed: list[Row | Mutant] = [*ROWS, *ACCURACY_ROWS, *BLACK_BOX_ROWS, *MUTANTS]
+    listed: list[Row | Mutant] = [*ROWS, *ACCURACY_ROWS, *MUTANTS]
     expected = {row.slug: row for row in listed}
     assert rows.keys() == expected.keys(), f"expected the mutants {sorted(expected)}, found {sorted(rows)}"
     for slug, row in expected.items():

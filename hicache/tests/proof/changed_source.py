@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType
 
 
@@ -108,3 +109,17 @@ def load_changed(changes: Sequence[Change], imports: Imports) -> None:
     imports.forget({change.module for change in changes})
     for change in changes:
         __import__(change.module)
+
+
+def changed_module(changes: Sequence[Change]) -> ModuleType:
+    """A second module beside the one that is loaded. All changes are to this one module."""
+    (name,) = {change.module for change in changes}
+    spec = find_spec(name)
+    assert spec is not None, f"there is no module {name}"
+    assert spec.origin is not None, f"{name} has no source"
+    loader = ChangedSource(name, spec.origin)
+    loader.changes = changes
+    spec.loader = loader
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module

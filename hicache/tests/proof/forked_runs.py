@@ -39,7 +39,8 @@ PRELOADED = (
 FAMILIES = ("deepseek_v32", "gemma3", "qwen3", "qwen3_next")
 
 PRELOADED_LATER: Mapping[str, tuple[str, ...]] = {
-    "accuracy": ("accuracy.test_families", *(f"transformers.models.{one}.modeling_{one}" for one in FAMILIES))
+    "accuracy": ("accuracy.test_families", *(f"transformers.models.{one}.modeling_{one}" for one in FAMILIES)),
+    "properties": ("properties.test_machines",),
 }
 """What the first run of a suite imports besides that."""
 
@@ -57,14 +58,15 @@ LIMIT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a run ended. `reasons`, `causes`: of the executions that failed. `words`: what pytest has printed.
+    """How a run ended. `reasons`, `causes`: of the executions that failed, known or not. `words`: what pytest printed.
 
-    `status`: of the process, 0 unless it died.
+    `verbs`: how many these executions called. `status`: of the process, 0 unless it died.
     """
 
     passed: int
     reasons: Sequence[str]
     causes: Sequence[str]
+    verbs: int
     words: str
     status: int
 
@@ -123,7 +125,7 @@ def _forked(changes: Sequence[Change], arguments: Sequence[str], imports: Import
             (folder / "run.json").write_text(json.dumps(_run(arguments)), encoding="utf-8")
     _, status = os.waitpid(pid, 0)
     words = (folder / "words").read_text(encoding="utf-8", errors="replace")
-    found: dict[str, Any] = {"passed": 0, "reasons": (), "causes": ()}
+    found: dict[str, Any] = {"passed": 0, "reasons": (), "causes": (), "verbs": 0}
     if status == 0:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     return Run(**found, words=words, status=os.waitstatus_to_exitcode(status))
@@ -168,11 +170,12 @@ def _run(arguments: Sequence[str]) -> dict[str, Any]:
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {code!r}")
     (record,) = records
-    failed = [one for one in record.executions if one.outcome is Outcome.FAILED]
+    failed = [one for one in record.executions if one.outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE)]
     return {
         "passed": sum(one.outcome is Outcome.PASSED for one in record.executions),
         "reasons": [one.reason for one in failed],
         "causes": [cause for one in failed for cause in one.causes],
+        "verbs": sum(one.operations for one in failed),
     }
 
 

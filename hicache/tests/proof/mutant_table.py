@@ -12,10 +12,16 @@ from hicache.tests.proof.changed_source import Change
 
 TABLE = Path(__file__).with_name("mutants.toml")
 
+QUICK = "--hicache-quick"
+
+SEARCH = ("--hypothesis-profile", "hicache-quick", "--hypothesis-seed", "0")
+"""The options of a search that tries the same examples each time."""
+
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "conformance/storage": ("--hicache-backend", "hf3fs"),
-    "conformance": ("--hicache-quick",),
+    "conformance": (QUICK,),
     "accuracy": (),
+    "properties": (*SEARCH, "--hicache-known-failures", "hicache/tests/proof/broken_on_purpose.toml"),
 }
 """The options of pytest that a row has by default, by the folder of its test."""
 
@@ -26,6 +32,8 @@ class Mutant:
 
     `clauses`: those that it breaks. `test`: finds it, by its path from the root of the checkout. `message`: a regular
     expression for the reason of its failure. `adapter`: of the cache that is changed. `options`: of pytest.
+    `quick_test`: a test of the quick profile that finds it, where the profile leaves `test` out. `full_only`: why there
+    is none.
     """
 
     slug: str
@@ -37,6 +45,8 @@ class Mutant:
     message: str
     adapter: str
     options: tuple[str, ...]
+    quick_test: str
+    full_only: str
 
     @property
     def where(self) -> str:
@@ -54,16 +64,15 @@ def read_mutants(path: Path = TABLE) -> tuple[Mutant, ...]:
     return tuple(_mutant(slug=slug, **row) for slug, row in read_table(path).items())
 
 
-def _mutant(
-    *, test: str, clauses: list[str], changes: list[list[str]], adapter: str = DEFAULT_ADAPTER, **fields: str
-) -> Mutant:
-    options = fields.pop("options", OPTIONS[test.partition("::")[0].rpartition("/")[0]])
+def _mutant(*, test: str, clauses: list[str], changes: list[list[str]], **fields: str) -> Mutant:
+    folder = test.partition("::")[0].rpartition("/")[0]
+    defaults = {"source": "ours", "message": clauses[0], "adapter": DEFAULT_ADAPTER, "quick_test": "", "full_only": ""}
+    options = fields.pop("options", OPTIONS[folder])
     return Mutant(
-        **fields,
+        **defaults | fields,
         clauses=tuple(clauses),
         changes=tuple(Change(*change) for change in changes),
         test=test,
-        adapter=adapter,
         options=tuple(options),
     )
 

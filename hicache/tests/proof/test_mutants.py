@@ -6,7 +6,10 @@ That the reference passes the same tests is what the environment `distributed` s
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,10 @@ from hicache.cli.stage import suite_folder
 from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.tests.cache.parallel import test_torch_group
 from hicache.tests.kit.suite_runs import run
-from hicache.tests.proof.mutants import black_box
+from hicache.tests.proof.mutant_table import MUTANTS, QUICK
 from hicache.tests.proof.mutants.accuracy import transfers as accuracy
 from hicache.tests.proof.mutants.accuracy.unseen import UNSEEN, Unseen
 from hicache.tests.proof.mutants.rank_streams import EventsOfTheFirst, OwnEvents
@@ -29,6 +33,7 @@ from hicache.tests.proof.mutants.ranks import (
     StagesOnTheirOwn,
 )
 from hicache.tests.proof.mutants.rows import ROWS, Row
+from hicache.tests.proof.only_full import only_full
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +41,7 @@ ROOT = Path(__file__).parents[3]
 
 SOURCE = r"ours|[A-Za-z-]+#\d+"
 
-BY_SUITE = {"distributed_tests": ROWS, "accuracy": accuracy.ROWS, "properties": black_box.ROWS}
+BY_SUITE = {"distributed_tests": ROWS, "accuracy": accuracy.ROWS}
 
 each_row = pytest.mark.parametrize(
     ("suite", "row"),
@@ -67,6 +72,26 @@ def test_no_mutant_stands_in_a_table_twice(suite: str) -> None:
 def test_what_no_model_sees_is_found_elsewhere(unseen: Unseen) -> None:
     assert re.fullmatch(SOURCE, unseen.source), f"a source is {SOURCE}, got {unseen.source}"
     assert defines(unseen.test), f"{unseen.source}: {unseen.defect}: there is no test {unseen.test}"
+
+
+# What `make test` finds.
+
+RACE = "hicache/tests/cache/transfer/test_streams.py::test_a_schedule_of_a_cache_has_no_race_in_any_order"
+"""Finds each mutant on streams: it plays the schedule that they are found by."""
+
+
+def test_the_quick_profile_runs_a_test_that_finds_a_mutant_or_the_mutant_says_why_not() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    quick = {line for line in done.stdout.splitlines() if "::" in line}
+    quick |= {line.partition("[")[0] for line in quick}
+    assert RACE in quick, f"expected {RACE} in the quick profile"
+    of_suites = [(row.slug, f"{suite}/{row.test}", row.quick_test) for suite, rows in BY_SUITE.items() for row in rows]
+    of_table = [(one.slug, one.test if one.adapter == DEFAULT_ADAPTER else "", one.quick_test) for one in MUTANTS]
+    listed = {*chain.from_iterable(only_full().values())}
+    for slug, test, quick_test in (*of_suites, *of_table):
+        found = [test in quick, quick_test in quick, slug in listed]
+        assert sum(found) == 1, f"{slug}: expected one of: test in quick, quick_test in quick, full_only; got {found}"
 
 
 # Each mutant on several ranks fails by name, within its time.
@@ -124,6 +149,17 @@ def test_a_mutant_is_found_by_name_and_not_by_a_hang(pytester: pytest.Pytester, 
     assert re.search(row.told, words), f"{row.slug}: expected {row.told!r}, got:\n{words}"
     waits = [wait for wait in ("did not reach call", "had not ended within") if wait in words]
     assert not waits, f"{row.slug}: RANK-8: expected the error at once, got {waits} in:\n{words}"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.quick_test], ids=lambda row: row.slug)
+def test_the_quick_profile_finds_a_mutant(pytester: pytest.Pytester, row: Row) -> None:
+    known = pytester.path / "known.toml"
+    known.write_text(KNOWN.format(suite=SUITE, search=MACHINE), encoding="utf-8")
+    options = [QUICK, "--hypothesis-profile", "hicache-quick"]
+    if row.quick_test.startswith(f"{SUITE}/{MACHINE}"):
+        options += ["--hicache-known-failures", str(known)]
+    _, words = run_suite(pytester, row.adapter, [row.quick_test.removeprefix(f"{SUITE}/")], *options)
+    assert re.search("1 (xfailed|failed)", words), f"{row.slug} passes {row.quick_test}:\n{words}"
 
 
 @pytest.mark.parametrize("adapter", SEARCHED, ids=lambda adapter: adapter.__name__)

@@ -1,302 +1,199 @@
-"""ROWS: caches with verbs or requests alone that free what is read, hand it out twice, or find what is gone."""
+"""Caches to break that show nothing but answers: a radix tree with verbs alone, and blocks with requests alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.caches.block_cache import Block, BlockCache
+from hicache.testing.adapter import Capability
 from hicache.testing.caches.blocks import BlockCacheAdapter
-from hicache.testing.caches.dictionary import Array, PrefixDictionary
+from hicache.testing.caches.dictionary import Array
 from hicache.testing.caches.paged_dictionary import PagedDictionaryAdapter
-from hicache.testing.plugin.tags import CLAUSE_ID
-from hicache.tests.proof.mutants.block_cache import AllocatesBeforeItTakes, DuplicateFreedInUse
-from hicache.tests.proof.mutants.plain_radix import Node, PlainRadix, PlainRadixAdapter
-from hicache.tests.proof.mutants.rows import Row
-
-# A dictionary of prefixes.
+from hicache.types import EvictResult, InsertResult, Key, MatchResult, Slots
 
 
-class DictionaryOf(PagedDictionaryAdapter):
-    """The adapter of the paged dictionary over another cache."""
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of pages below its parent. `edge`: the tokens of each page. `pages`: where each is. `used`: when last."""
 
-    cache_type: ClassVar[type[PrefixDictionary]] = PrefixDictionary
+    parent: Node | None
+    edge: list[bytes]
+    pages: list[int]
+    children: dict[bytes, Node] = field(default_factory=dict)
+    locks: int = 0
+    used: int = 0
+
+
+class PlainRadix:
+    """Pages of tokens in a radix tree. It evicts whole leaves, the least recently used first."""
+
+    def __init__(self, pages: int) -> None:
+        self.free = list(range(1, pages + 1))
+        self.now = 0
+        self.root = Node(None, [], [])
+
+    def take(self, count: int) -> list[int] | None:
+        """Take free pages, and evict what is missing; None when there are too few."""
+        evictable = sum(len(node.pages) for node in self.nodes(self.root) if not node.locks)
+        if count > len(self.free) + evictable:
+            return None
+        self.evict(count - len(self.free))
+        taken, self.free = self.free[:count], self.free[count:]
+        return taken
+
+    def give(self, pages: list[int]) -> None:
+        """Give pages back."""
+        self.free += pages
+
+    def find(self, edge: list[bytes]) -> tuple[Node, list[int]]:
+        """The node where the longest cached prefix ends, and the pages of the prefix."""
+        self.now += 1
+        node, pages = self.root, list[int]()
+        while len(pages) < len(edge) and (child := node.children.get(edge[len(pages)])) is not None:
+            common = self.common(child, edge[len(pages) :])
+            node = child if common == len(child.edge) else self.split(child, common)
+            node.used = self.now
+            pages += node.pages
+        return node, pages
+
+    def keep(self, edge: list[bytes], pages: list[int], shared: int) -> tuple[Node, int]:
+        """Insert pages, of which the first `shared` are the tree's. Returns where it ends, and what it had before."""
+        node, known = self.find(edge)
+        self.give(pages[shared : len(known)])
+        if len(known) < len(edge):
+            leaf = Node(node, edge[len(known) :], pages[len(known) :], used=self.now)
+            node.children[leaf.edge[0]] = leaf
+            node = leaf
+        return node, len(known)
+
+    def lock(self, node: Node) -> Node:
+        """Protect a node and those above it."""
+        for one in self.path(node):
+            one.locks += 1
+        return node
+
+    def unlock(self, node: Node) -> None:
+        """Release one lock of a node."""
+        for one in self.path(node):
+            one.locks -= 1
+
+    def evict(self, count: int) -> int:
+        """Evict leaves until `count` pages are free, or no leaf is left; returns how many that were."""
+        freed = 0
+        while freed < count and (leaves := [one for one in self.nodes(self.root) if self.is_evictable(one)]):
+            victim = min(leaves, key=lambda leaf: leaf.used)
+            self.remove(victim)
+            freed += len(victim.pages)
+        return freed
+
+    def is_evictable(self, node: Node) -> bool:
+        """Whether it is a leaf without a lock."""
+        return not node.children and not node.locks
+
+    def remove(self, leaf: Node) -> None:
+        """Remove a leaf, and free its pages."""
+        assert leaf.parent is not None, "the root is not a leaf"
+        del leaf.parent.children[leaf.edge[0]]
+        self.give(leaf.pages)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for node in self.nodes(self.root):
+            self.give(node.pages)
+        self.root = Node(None, [], [])
+
+    def common(self, node: Node, edge: list[bytes]) -> int:
+        """How many pages a node and a key have in common."""
+        equal = [one == other for one, other in zip(node.edge, edge, strict=False)]
+        return equal.index(False) if False in equal else len(equal)
+
+    def split(self, node: Node, at: int) -> Node:
+        """Divide a node after so many pages; returns the upper part, which is new."""
+        assert node.parent is not None, "the root is never divided"
+        upper = Node(node.parent, node.edge[:at], node.pages[:at], locks=node.locks, used=node.used)
+        node.parent.children[upper.edge[0]] = upper
+        node.parent, node.edge, node.pages = upper, node.edge[at:], node.pages[at:]
+        upper.children[node.edge[0]] = node
+        return upper
+
+    def path(self, node: Node) -> Iterator[Node]:
+        """A node and those above it, without the root."""
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """All nodes below this one."""
+        for child in list(node.children.values()):
+            yield child
+            yield from self.nodes(child)
+
+
+class PlainRadixAdapter(PagedDictionaryAdapter):
+    """Verbs, pages and a reset over the radix tree."""
+
+    cache_type: ClassVar[type[PlainRadix]] = PlainRadix
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
-        self.cache = self.cache_type(config.capacity_tokens["full"] // config.page_size)
+        self.tree = self.cache_type(config.capacity_tokens["full"] // config.page_size)
+
+    def allocate(self, tokens: int) -> Slots | None:
+        pages = self.tree.take(tokens // self.page_size)
+        return None if pages is None else self.slots_of(_array(pages))
+
+    def free(self, slots: Slots) -> None:
+        self.tree.give(self.pages_of(slots).tolist())
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        node, pages = self.tree.find(self._edge(key))
+        return MatchResult(self.slots_of(_array(pages)), node, node, 0, {}, None)
+
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
+    ) -> InsertResult:
+        node, known = self.tree.keep(self._edge(key), self.pages_of(slots).tolist(), shared // self.page_size)
+        return InsertResult(known * self.page_size, len(slots), node, state_adopted=False)
+
+    def lock(self, handle: Node) -> Node:
+        return self.tree.lock(handle)
+
+    def unlock(self, receipt: Node) -> None:
+        self.tree.unlock(receipt)
+
+    def evict(self, component: str, tokens: int) -> EvictResult:
+        freed = self.tree.evict(-(-tokens // self.page_size)) * self.page_size
+        return EvictResult({component: freed}, freed, refused=0)
+
+    def reset(self) -> None:
+        self.tree.clear()
+
+    def _edge(self, key: Key) -> list[bytes]:
+        return [page.tobytes() for page in self.whole_pages(key)]
 
 
-class _PinsNothing(PrefixDictionary):
-    def pin(self, prefix: bytes) -> object:
-        return super().pin(b"")
+def _array(pages: list[int]) -> Array:
+    return np.array(pages, dtype=np.int64)
 
 
-class DictionaryPinsNothing(DictionaryOf):
-    """A lock protects nothing."""
+class EvictsLocked(PlainRadix):
+    """Evicts a leaf although it is locked."""
 
-    cache_type = _PinsNothing
-
-
-class _PinsTheEnd(PrefixDictionary):
-    def _unpinned(self, limit: int) -> list[bytes]:
-        pinned = set(self.pins.values())
-        return [prefix for prefix in self.slots if prefix not in pinned][:limit]
-
-
-class DictionaryPinsTheEnd(DictionaryOf):
-    """A lock protects the last page of a prefix, and not those before it."""
-
-    cache_type = _PinsTheEnd
-
-
-class _UnpinsAll(PrefixDictionary):
-    def unpin(self, pin: object) -> None:
-        released = self.pins.get(pin)
-        self.pins = {one: prefix for one, prefix in self.pins.items() if prefix != released}
-
-
-class DictionaryUnpinsAll(DictionaryOf):
-    """The release of a lock releases every lock of the same prefix."""
-
-    cache_type = _UnpinsAll
-
-
-class _GivesTwice(PrefixDictionary):
-    def take(self, count: int) -> Array | None:
-        taken = super().take(count)
-        if taken is not None and count > 1:
-            self.free.add(int(taken[-1]))
-        return taken
-
-
-class DictionaryGivesTwice(DictionaryOf):
-    """The last page of an allocation stays free."""
-
-    cache_type = _GivesTwice
-
-
-class _KeepsEvicted(PrefixDictionary):
-    def drop(self, count: int) -> int:
-        victims = self._unpinned(count)
-        self.free.update(self.slots[prefix] for prefix in victims)
-        return len(victims)
-
-
-class DictionaryKeepsEvicted(DictionaryOf):
-    """What was evicted is still found."""
-
-    cache_type = _KeepsEvicted
-
-
-class _KeepsAfterReset(PrefixDictionary):
-    def clear(self) -> None:
-        self.pins.clear()
-        self.free.update(self.slots.values())
-
-
-class DictionaryKeepsAfterReset(DictionaryOf):
-    """What was cached before a reset is still found."""
-
-    cache_type = _KeepsAfterReset
-
-
-class _KeepsTheFreed(PrefixDictionary):
-    def keep(self, tokens: npt.NDArray[np.void], slots: Array) -> int:
-        known = super().keep(tokens, slots)
-        prefixes = [tokens[:end].tobytes() for end in range(1, known + 1)]
-        self.slots.update(zip(prefixes, slots[:known].tolist(), strict=True))
-        return known
-
-
-class DictionaryKeepsTheFreed(DictionaryOf):
-    """An insert takes the duplicates for what was cached, and frees them all the same."""
-
-    cache_type = _KeepsTheFreed
-
-
-# A radix tree.
-
-
-class _EvictsLocked(PlainRadix):
     def is_evictable(self, node: Node) -> bool:
         return not node.children
 
 
 class RadixEvictsLocked(PlainRadixAdapter):
-    """A leaf is evicted although it is locked."""
+    """The example of the README. It is a class, so that `hicache verify` can be run on it."""
 
-    cache_type = _EvictsLocked
-
-
-class _SplitDropsLocks(PlainRadix):
-    def split(self, node: Node, at: int) -> Node:
-        upper = super().split(node, at)
-        node.locks = 0
-        return upper
-
-    def unlock(self, node: Node) -> None:
-        for one in self.path(node):
-            # A count below zero would be another mistake.
-            one.locks = max(0, one.locks - 1)
-
-
-class RadixSplitDropsLocks(PlainRadixAdapter):
-    """The lower part of a split loses its locks."""
-
-    cache_type = _SplitDropsLocks
-
-
-class _UnlocksAll(PlainRadix):
-    def unlock(self, node: Node) -> None:
-        for one in self.path(node):
-            one.locks = 0
-
-
-class RadixUnlocksAll(PlainRadixAdapter):
-    """The release of a lock releases all others on its path."""
-
-    cache_type = _UnlocksAll
-
-
-class _FreesTheShared(PlainRadix):
-    def keep(self, edge: list[bytes], pages: list[int], shared: int) -> tuple[Node, int]:
-        return super().keep(edge, pages, max(0, shared - 1))
-
-
-class RadixFreesTheShared(PlainRadixAdapter):
-    """An insert frees the last page that the request shares with the tree, as if it were a duplicate."""
-
-    cache_type = _FreesTheShared
-
-
-class _KeepsEvictedLeaves(PlainRadix):
-    def remove(self, leaf: Node) -> None:
-        super().remove(leaf)
-        assert leaf.parent is not None, "the root is not a leaf"
-        if leaf.parent is not self.root:
-            leaf.parent.edge, leaf.parent.pages = leaf.parent.edge + leaf.edge, leaf.parent.pages + leaf.pages
-
-
-class RadixKeepsEvictedLeaves(PlainRadixAdapter):
-    """The pages of an evicted leaf are added to the node above it."""
-
-    cache_type = _KeepsEvictedLeaves
-
-
-class _ComparesTheFirst(PlainRadix):
-    def common(self, node: Node, edge: list[bytes]) -> int:
-        return min(len(node.edge), len(edge))
-
-
-class RadixComparesTheFirst(PlainRadixAdapter):
-    """A node is found by its first page; the others are not compared."""
-
-    cache_type = _ComparesTheFirst
-
-
-class _SwapsHalves(PlainRadix):
-    def split(self, node: Node, at: int) -> Node:
-        pages = node.pages
-        upper = super().split(node, at)
-        if len(pages) == 2 * at:
-            upper.pages, node.pages = node.pages, upper.pages
-        return upper
-
-
-class RadixSwapsHalves(PlainRadixAdapter):
-    """A split in the middle swaps the pages of the two parts."""
-
-    cache_type = _SwapsHalves
-
-
-class _FreesTwice(PlainRadix):
-    def give(self, pages: list[int]) -> None:
-        super().give(pages + pages[1:])
-
-
-class RadixFreesTwice(PlainRadixAdapter):
-    """All pages but the first are freed twice."""
-
-    cache_type = _FreesTwice
-
-
-# Hashed blocks, by requests alone.
+    cache_type = EvictsLocked
 
 
 class Requests(BlockCacheAdapter):
     """The block cache without anything that shows it."""
 
     capabilities = frozenset({Capability.REQUESTS, Capability.TABLES, Capability.PAGED, Capability.NAMESPACES})
-
-
-class BlocksFreeDuplicates(Requests):
-    """Frees a page that another request computed too, while its own request reads it."""
-
-    cache_type: ClassVar[type[BlockCache]] = DuplicateFreedInUse
-
-
-class BlocksAllocateFirst(Requests):
-    """A request may evict its own prefix."""
-
-    cache_type: ClassVar[type[BlockCache]] = AllocatesBeforeItTakes
-
-
-class _FreesForAll(BlockCache):
-    def _free(self, block: Block) -> None:
-        block.references = min(block.references, 1)
-        if block.references:
-            super()._free(block)
-
-
-class BlocksFreeForAll(Requests):
-    """The end of a request frees the pages that another one reads too."""
-
-    cache_type: ClassVar[type[BlockCache]] = _FreesForAll
-
-
-class _KeepsTheHash(BlockCache):
-    def _drop(self, block: Block) -> None:
-        """Leave the content of a block that is handed out again."""
-
-
-class BlocksKeepTheHash(Requests):
-    """A page that was handed out again is found for what it had before."""
-
-    cache_type: ClassVar[type[BlockCache]] = _KeepsTheHash
-
-
-VERBS = "test_machines.py::test_any_order_of_verbs_from_outside[full]"
-REQUESTS = "test_machines.py::test_any_mix_of_requests_from_outside[full]"
-
-
-def _row(slug: str, adapter: type[CacheAdapter], told: str, test: str = VERBS) -> Row:
-    return Row(slug, "ours", tuple(CLAUSE_ID.findall(told)), adapter, test, told)
-
-
-ROWS = (
-    _row("dictionary-pins-nothing", DictionaryPinsNothing, "LOCK-5"),
-    _row("dictionary-pins-the-end", DictionaryPinsTheEnd, "LOCK-5"),
-    _row("dictionary-unpins-all", DictionaryUnpinsAll, "LOCK-5"),
-    _row("dictionary-gives-twice", DictionaryGivesTwice, "POOL-2|LOCK-5|MATCH-1|pop from an empty set"),
-    _row("dictionary-keeps-evicted", DictionaryKeepsEvicted, "MATCH-1|EVICT-1|POOL-2|LOCK-5"),
-    _row("dictionary-keeps-after-reset", DictionaryKeepsAfterReset, "EVICT-9"),
-    _row("dictionary-keeps-the-freed", DictionaryKeepsTheFreed, "MATCH-1|POOL-2|POOL-3|LOCK-5"),
-    _row("radix-evicts-locked", RadixEvictsLocked, "LOCK-5"),
-    _row("radix-split-drops-locks", RadixSplitDropsLocks, "LOCK-5"),
-    _row("radix-unlocks-all", RadixUnlocksAll, "LOCK-5|POOL-3"),
-    _row("radix-frees-the-shared", RadixFreesTheShared, "LOCK-5|MATCH-1|POOL-2"),
-    _row("radix-keeps-evicted-leaves", RadixKeepsEvictedLeaves, "MATCH-1|EVICT-1|POOL-2|LOCK-5"),
-    _row("radix-compares-the-first", RadixComparesTheFirst, "MATCH-1"),
-    _row("radix-swaps-halves", RadixSwapsHalves, "MATCH-1"),
-    _row("radix-frees-twice", RadixFreesTwice, "POOL-2|LOCK-5"),
-    _row("blocks-free-duplicates", BlocksFreeDuplicates, "POOL-2", REQUESTS),
-    _row("blocks-allocate-first", BlocksAllocateFirst, "POOL-2|MATCH-1", REQUESTS),
-    _row("blocks-free-for-all", BlocksFreeForAll, "POOL-2", REQUESTS),
-    _row("blocks-keep-the-hash", BlocksKeepTheHash, "MATCH-1", REQUESTS),
-)
-"""One for each kind of mistake, and for each design."""

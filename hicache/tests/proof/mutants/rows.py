@@ -31,7 +31,8 @@ class Row:
 
     `clauses`: those that it breaks. `test`: of the suite that the table is for, which finds it. `told`: a regular
     expression for what the failure says, which names the clause, and the rank and the call where a collective is
-    concerned.
+    concerned. `quick_test`: a test of the quick profile that finds it, by its path
+    from the root, where the profile leaves `test` out.
     """
 
     slug: str
@@ -40,9 +41,12 @@ class Row:
     adapter: type[CacheAdapter]
     test: str
     told: str
+    quick_test: str = ""
 
 
 CUT = "test_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
+
+MACHINE_OF_STAGES = "distributed_tests/test_one_tree.py::test_ranks_hold_one_tree_whatever_happens_on_each[pp2-tp2]"
 
 ON_STREAMS = "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp2]"
 
@@ -86,6 +90,7 @@ ROWS = (
         adapter=OwnGroups,
         test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-cp2-tp2]",
         told=r"ranks? .* of world skipped call \d+ \(new_group ranks [\d, ]+\)",
+        quick_test="distributed_tests/test_prefetch.py::test_the_first_stage_decides_when_a_prefetch_is_over[gloo-pp2-tp2]",
     ),
     Row(
         slug="stages-count-on-their-own",
@@ -94,6 +99,7 @@ ROWS = (
         adapter=StagesOnTheirOwn,
         test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-pp2-tp2]",
         told=r"RANK-1: step: expected the same tree on every rank",
+        quick_test=MACHINE_OF_STAGES,
     ),
     Row(
         slug="agreed-along-tp-alone",
@@ -102,6 +108,7 @@ ROWS = (
         adapter=TensorParallelAlone,
         test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-cp2-tp2]",
         told=r"RANK-1: step: expected the same tree on every rank",
+        quick_test=MACHINE_OF_STAGES,
     ),
     Row(
         slug="layers-of-the-whole-model",

@@ -154,6 +154,7 @@ ROWS = (
         adapter=NoFence,
         test=HOST,
         told=FROM_HOST,
+        quick_test="conformance/test_host_bytes.py::test_a_host_copy_has_the_bytes_of_the_device",
     ),
     Row(
         slug="one-buffer-for-all-jobs",
@@ -162,6 +163,7 @@ ROWS = (
         adapter=OneBuffer,
         test=HOST,
         told=FROM_HOST,
+        quick_test="conformance/test_load_back.py::test_what_another_load_brought_stays_while_a_load_still_waits",
     ),
     Row(
         slug="one-counter-for-all-loads",
@@ -170,5 +172,6 @@ ROWS = (
         adapter=OneCounter,
         test=HOST,
         told=FROM_HOST,
+        quick_test="conformance/test_host_bytes.py::test_a_host_copy_has_the_bytes_of_the_device",
     ),
 )
