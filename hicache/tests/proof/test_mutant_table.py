@@ -87,12 +87,10 @@ def test_a_cache_without_the_defect_passes(
 
 def test_a_search_that_meets_too_little_fails(fork_server: ForkServer) -> None:
     """A cache that frees what is inserted answers nothing wrong, and nothing of it is tested."""
-    keeps, nothing = "known = self.cache.keep(elements, pages)", "known, _ = 0, self.cache.give(pages)"
-    changes = [
-        Change("hicache.testing.caches.paged_dictionary", keeps, nothing),
-        Change("hicache.testing.caches.paged_dictionary", "pages[shared // self.page_size : known]", "pages[:0]"),
-    ]
-    run = fork_server.run(changes, *BY_SLUG["dictionary-pins-nothing"].arguments)
+    begins = "elements, pages = self.whole_pages(key), self.pages_of(slots)"
+    ends = 'return self.free(slots) or InsertResult(0, 0, b"", state_adopted=False)'
+    change = Change("hicache.testing.caches.paged_dictionary", begins, ends)
+    run = fork_server.run([change], *BY_SLUG["dictionary-pins-nothing"].arguments)
     expected = "the search is vacuous: it met no hits, no evictions, no locks held during an eviction"
     assert found(expected, run), f"nothing is ever found: expected {expected!r}, got {run}"
 
