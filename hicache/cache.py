@@ -386,7 +386,7 @@ class UnifiedRadixCache:
     @verb
     def abandon(self, ticket: LoadBackTicket) -> None:
         """Cancel the ticket of a load-back. Raises ReceiptError when it was claimed or abandoned before."""
-        self._host_tier.load_backs.abandon(ticket)
+        self._host_tier.load_backs.cancel(ticket)
 
     @verb
     def lock_host(self, node: Node) -> LockReceipt:
@@ -454,7 +454,7 @@ class UnifiedRadixCache:
         if not storage.worker.is_attached or not self.is_idle:
             return False
         storage.detach()
-        storage.writer.forget()
+        storage.writer.clear_marks()
         return True
 
     @verb(waits=True)
@@ -498,7 +498,7 @@ class UnifiedRadixCache:
         self.counters.storage_errors = storage.worker.errors
         self.counters.bytes_staged = storage.worker.bytes_staged
         if is_late:
-            storage.abandon()
+            storage.disown()
         storage.take_over()
         storage.writer.take_over()
         storage.prefetches.take_over()
@@ -526,8 +526,8 @@ class UnifiedRadixCache:
             if was_interrupted:
                 self._make_anew()
                 return
-            self._abort()
-            self.tree.clear()
+            self._end_transfers()
+            self.tree.reset()
             if self.storage is not None:
                 self.storage.quarantine.keep_dropped()
 
@@ -549,8 +549,12 @@ class UnifiedRadixCache:
                 if self.storage is None:
                     closing.callback(self.host.pools.close)
                 else:
-                    closing.callback(self.storage.end if was_interrupted else self.storage.close, self.host.pools.close)
-                closing.callback(self.host.controller.end if was_interrupted else self.host.controller.close)
+                    closing.callback(self.storage.close, self.host.pools.close)
+                    if not was_interrupted:
+                        closing.callback(self.storage.reset)
+                closing.callback(self.host.controller.close)
+                if not was_interrupted:
+                    closing.callback(self.host.controller.reset)
 
     def __repr__(self) -> str:
         """Its components and pages, and of each tier what is free; or that it is closed."""
@@ -612,18 +616,18 @@ class UnifiedRadixCache:
 
         Raises InterruptedVerbError, so that the reset can be tried again, while a backend may be using the memory.
         """
-        have_ended = self.host is None or self.host.controller.end()
+        have_ended = self.host is None or self.host.controller.close()
         if self.storage is not None:
-            have_ended = self.storage.end_calls() and have_ended
+            have_ended = self.storage.close_executors() and have_ended
         if not have_ended:
             raise InterruptedVerbError(
                 "reset: the storage backend has not answered: reset the cache later, or close it"
             )
         self.epoch += 1
         self.tree.report_removed()
-        self.pools.forget()
+        self.pools.reset()
         if self.host is not None:
-            self.host.pools.forget()
+            self.host.pools.reset()
         with ExitStack() as opened:
             self._use(Tiers.over(self._kept, opened))
             opened.pop_all()
@@ -638,20 +642,19 @@ class UnifiedRadixCache:
             for job, queue in sorted(jobs, key=lambda pair: pair[0].number):
                 queue.wait_for(job)
 
-    def _abort(self) -> None:
+    def _end_transfers(self) -> None:
         """End what is under way, and free what was on its way."""
         if self.storage is not None:
             # Whether anything runs is the same on every rank, and so is whether they ask each other.
             if self.storage.is_running and not self._has_stopped(self.storage):
-                self.storage.abandon()
-            self.storage.prefetches.reset()
-            self.storage.writer.clear()
+                self.storage.disown()
+            self.storage.reset()
         if self.host is not None:
-            for transfer in self.host.controller.abort():
+            for transfer in self.host.controller.reset():
                 is_backup = transfer.kind is TransferKind.BACKUP
-                (self.host.backups.undo if is_backup else self.host.load_backs.undo)(transfer)
-            self.host.backups.clear()
-            self.host.load_backs.clear()
+                (self.host.backups.free_target if is_backup else self.host.load_backs.free_target)(transfer)
+            self.host.backups.reset()
+            self.host.load_backs.reset()
 
     def _has_stopped(self, storage: StorageTier) -> bool:
         """Stop all calls of the backend. Whether they have ended on every rank; after one was lost, on this one."""

@@ -24,7 +24,6 @@ from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
 from hicache.storage.keys import StorageKeys, warn_of_no_fingerprint
 from hicache.tiers.backup import BackupManager
-from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager
 from hicache.tiers.prefetch import PrefetchManager, PrefetchStopPolicy
@@ -33,6 +32,7 @@ from hicache.tiers.storage_jobs import StorageJobs
 from hicache.tiers.storage_tier import StorageTier
 from hicache.tiers.storage_worker import StorageWorker
 from hicache.tiers.store import StorageWriter
+from hicache.tiers.transfer import HybridCacheController
 from hicache.transfer.queue import TransferQueue
 
 

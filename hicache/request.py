@@ -202,7 +202,7 @@ class RequestManager:
             taken.callback(self._cache.unlock, receipt)
             load = self._load(found)
             came, ticket = (NO_SLOTS, None) if load is None else (load.indices, load.ticket)
-            taken.callback(self._give_up, ticket)
+            taken.callback(self._cancel_load, ticket)
             cached = len(found.device_indices) + len(came)
             state = self._own_state(receipt, cached, is_loading=load is not None)
             taken.callback(self._free_state, state)
@@ -270,13 +270,13 @@ class RequestManager:
 
     def _end(self, request: Request) -> None:
         self._cache.free(request.table[request.shared_tokens + request.loading_tokens :])
-        self._give_up(request.ticket)
+        self._cancel_load(request.ticket)
         self._cache.unlock(request.receipt)
         request.table, request.state, request.shared_tokens = NO_SLOTS, None, 0
         request.ticket, request.loading_tokens = None, 0
         self._running.remove(request)
 
-    def _give_up(self, ticket: LoadBackTicket | None) -> None:
+    def _cancel_load(self, ticket: LoadBackTicket | None) -> None:
         if ticket is not None:
             self._cache.abandon(ticket)
 

@@ -174,7 +174,7 @@ class ComponentTier:
             self.dropped_pages = 0
             self._free(pages)
 
-    def withhold(self, pages: Slots) -> Slots:
+    def keep_dropped(self, pages: Slots) -> Slots:
         """Of what was dropped, do not free these pages. Returns those of them that were dropped."""
         dropped = np.concatenate([NO_SLOTS, *self.dropped])
         self.dropped[:] = [np.setdiff1d(dropped, pages)]

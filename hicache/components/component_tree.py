@@ -228,13 +228,13 @@ class ComponentTree:
                     if tier.data(node).value is not None:
                         component.report(tier.tier, EventKind.REMOVED, node)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Remove every node, locked or not. All receipts are refused from now on."""
-        self.locks.clear()
+        self.locks.reset()
         for node in self.radix.nodes():
             for tier in self._full_last:
                 tier.drop_locked(node)
-        self.radix.clear()
+        self.radix.reset()
         self.radix.root.device_children = self.radix.root.host_children = 0
 
     def free_dropped(self) -> None:
@@ -395,7 +395,7 @@ class Locks:
                 self._release(receipt)
                 self._tree.prune_and_requeue(receipt.node)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Refuse every receipt from now on."""
         self._receipts.clear()
         self.pins.clear()

@@ -206,7 +206,7 @@ class TierPools:
         """The number of pages in a component's pool. They are 1 to this number."""
         return self.allocators[component].capacity_pages
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Make every slot free, with or without an owner."""
         self.allocators = {name: PageAllocator(name, one.capacity_pages) for name, one in self.allocators.items()}
 

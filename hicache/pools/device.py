@@ -32,8 +32,8 @@ class DevicePools(TierPools):
         self._has_window = Component.SWA in self.allocators
         self._slots = np.arange(full_pages * self.page_size, dtype=np.int64).reshape(full_pages, self.page_size)
 
-    def forget(self) -> None:
-        super().forget()
+    def reset(self) -> None:
+        super().reset()
         self._partners[:] = 0
 
     def slots_of(self, pages: Slots) -> Slots:

@@ -101,7 +101,7 @@ class NixlAgent:
         that is late goes on, and keeps the buffer.
         """
         deadline = time.monotonic() + timeout_s
-        self._forget_late()
+        self._release_late()
         buffer = memoryview(memory)
         transfer = self._begin(operation, [buffer], "OBJ", [(0, buffer.nbytes, number, name)])
         while not self._is_over(transfer):
@@ -113,7 +113,7 @@ class NixlAgent:
 
     def close(self) -> None:
         """Release the plugin. If transfers are under way, it stays with their memory until the process ends."""
-        self._forget_late()
+        self._release_late()
         if self._late:
             _abandoned.append(self)
         else:
@@ -158,7 +158,7 @@ class NixlAgent:
             if registered is not None:
                 self._call(partial(agent.deregister_memory, registered, only))
 
-    def _forget_late(self) -> None:
+    def _release_late(self) -> None:
         """End the late transfers that are over."""
         with self._lock:
             self._late = [transfer for transfer in self._late if not self._is_past(transfer)]

@@ -213,10 +213,10 @@ class RedisCluster:
                 owner = self._server_at((host.decode() if host and host != b"?" else server.address[0], port))
                 table[begin : last + 1] = [owner] * (last + 1 - begin)
             self._table, self._is_stale = table, False
-            self._forget([*self.first, *self._with_slots()])
+            self._close_unused([*self.first, *self._with_slots()])
         return True
 
-    def _forget(self, used: Sequence[RedisServer]) -> None:
+    def _close_unused(self, used: Sequence[RedisServer]) -> None:
         for address, server in list(self._servers.items()):
             if server not in used:
                 del self._servers[address]

@@ -9,9 +9,8 @@ from hicache.components.component_tree import ComponentTree, LockReceipt
 from hicache.config import WritePolicy
 from hicache.parallel.agree import Agreement
 from hicache.pools.host import HostPools
-from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import HostEvictor
-from hicache.tiers.transfer import Transfer
+from hicache.tiers.transfer import HybridCacheController, Transfer
 from hicache.transfer.job import Move
 from hicache.transfer.queue import complete_together
 from hicache.tree.node import FULL, Node
@@ -25,7 +24,8 @@ class BackupManager:
     """Copies to the host. Host pages become visible in the tree only after the copy is complete.
 
     `cache.step` calls `take_over`, then `start_due`, then starts the copies that were queued. `cache.reset` calls
-    `undo` for each copy that it aborts. `listeners`: called with each node that a copy has arrived for, parents first.
+    `free_target` for each copy that it aborts. `listeners`: called with each node whose copy has arrived, parents
+    first.
     """
 
     def __init__(
@@ -142,13 +142,13 @@ class BackupManager:
         complete_together([self._controller.queues[TransferKind.BACKUP]], self._agreement.acknowledged)
         self.take_over()
 
-    def undo(self, transfer: Transfer) -> None:
+    def free_target(self, transfer: Transfer) -> None:
         """Free the host pages of a copy that was aborted."""
         for name in transfer.moves:
             self._evictor.free(name, transfer.target(name))
 
-    def clear(self) -> None:
-        """Forget what was used."""
+    def reset(self) -> None:
+        """Consider nothing that was used before."""
         self._used.clear()
 
     def _finish(self, transfer: Transfer) -> None:

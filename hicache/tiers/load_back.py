@@ -10,9 +10,8 @@ from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
 from hicache.errors import ReceiptError
 from hicache.pools.device import DevicePools
-from hicache.tiers.controller import HybridCacheController
 from hicache.tiers.evict import DeviceEvictor
-from hicache.tiers.transfer import Transfer
+from hicache.tiers.transfer import HybridCacheController, Transfer
 from hicache.transfer.job import Move
 from hicache.tree.node import FULL, Node
 from hicache.types import NO_SLOTS, Component, Slots, Tier, TransferKind, TransferPhase
@@ -102,14 +101,14 @@ class LoadBackTicket:
     transfers: list[Transfer]
     pins: list[LockReceipt]
     phase: TransferPhase
-    is_abandoned: bool
+    is_cancelled: bool
 
 
 class LoadBackManager:
     """Copies to the device. Nodes get their pages when the bytes are there; readers may use layers before that.
 
-    `cache.step` calls `take_over`, then starts the copies that were queued. `cache.reset` calls `undo` for each copy
-    that it aborts.
+    `cache.step` calls `take_over`, then starts the copies that were queued. `cache.reset` calls `free_target` for each
+    copy that it aborts.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class LoadBackManager:
             return None
         transfers = plan.under_way + self._queue(plan, pages)
         given = self._pages_past(node, plan.anchor_end)
-        ticket = LoadBackTicket(node, plan.anchor_end, given, transfers, pins, TransferPhase.QUEUED, is_abandoned=False)
+        ticket = LoadBackTicket(node, plan.anchor_end, given, transfers, pins, TransferPhase.QUEUED, is_cancelled=False)
         for transfer in transfers:
             transfer.readers.add(ticket)
         self._waiting.append(ticket)
@@ -211,11 +210,11 @@ class LoadBackManager:
         self._release(ticket)
         return pages
 
-    def abandon(self, ticket: LoadBackTicket) -> None:
+    def cancel(self, ticket: LoadBackTicket) -> None:
         """Cancel the ticket. Running copies finish, and their pages stay in the tree. Raises ReceiptError."""
         self._require_open(ticket)
         self._open.remove(ticket)
-        ticket.is_abandoned = True
+        ticket.is_cancelled = True
         if ticket.phase.has_ended:
             self._release(ticket)
         else:
@@ -244,13 +243,13 @@ class LoadBackManager:
         """Those of `orphaned_pages` that share their SWA partners with pages of the tree."""
         return np.concatenate([NO_SLOTS, *(transfer.sharing for transfer in self._open_transfers())])
 
-    def undo(self, transfer: Transfer) -> None:
+    def free_target(self, transfer: Transfer) -> None:
         """Free the device pages of a load-back that was aborted."""
         for name in transfer.moves:
             if name != Component.SWA or Component.FULL not in transfer.moves:
                 self._free(name, transfer.target(name))
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Refuse every ticket from now on, and free the pages that no node took."""
         for transfer in self._open_transfers():
             self._free_orphans(transfer, transfer.orphaned)
@@ -391,7 +390,7 @@ class LoadBackManager:
         ticket.phase = TransferPhase.DONE if is_done else TransferPhase.FAILED
         pins, ticket.pins = ticket.pins, [self._tree.locks.pin(ticket.node, Tier.DEVICE)] if is_done else []
         self._tree.locks.unpin(*pins)
-        if ticket.is_abandoned:
+        if ticket.is_cancelled:
             self._release(ticket)
 
     def _release(self, ticket: LoadBackTicket) -> None:

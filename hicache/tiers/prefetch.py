@@ -316,7 +316,7 @@ class Prefetch:
     def close(self) -> None:
         """End without what is under way, and wait until storage writes to none of its pages."""
         if self.job is not None:
-            self._queue.end(self.job)
+            self._queue.cancel(self.job)
             self.job = None
         if self.has_ended:
             self._free()

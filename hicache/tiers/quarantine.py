@@ -1,4 +1,4 @@
-"""Quarantine: host pages that an abandoned backend may use, until its calls have ended on every rank."""
+"""Quarantine: host pages that a disowned backend may use, until its calls have ended on every rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HeldPages:
 
 
 class Quarantine:
-    """The pages of the jobs that ran when their backend was abandoned. `free`: frees pages of a component."""
+    """The pages of the jobs that ran when their backend was disowned. `free`: frees pages of a component."""
 
     def __init__(self, tree: ComponentTree, free: Callable[[str, Slots], None]) -> None:
         self._tree = tree
@@ -34,7 +34,7 @@ class Quarantine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all calls of the abandoned backend have ended."""
+        """Whether all calls of the disowned backend have ended."""
         return not self._held
 
     def pages(self) -> dict[str, Slots]:
@@ -62,5 +62,5 @@ class Quarantine:
         """The tree was cleared: keep those of its pages that are still read, before `free_dropped` frees them."""
         for held in self._held:
             if held.pin is not None:
-                kept = {name: self._tree.by_name[name].host.withhold(pages) for name, pages in held.source.items()}
+                kept = {name: self._tree.by_name[name].host.keep_dropped(pages) for name, pages in held.source.items()}
                 held.pages, held.source, held.pin = kept, {}, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hicache.bounded import call_aside, call_within
 from hicache.errors import ConfigurationError
@@ -26,7 +26,8 @@ class StorageTier:
     """The parts of the storage tier. Reads and writes have a queue and a thread each.
 
     `name`: of the backend. `limit_s`: how long one call of it may take. `is_overdue`: a call of this thread took longer
-    on this rank. `abandoned`: the name of each backend that was abandoned.
+    on this rank. `abandoned`: the name of each backend that was disowned. `disowned`: what closes those that are not
+    closed yet.
     """
 
     name: str
@@ -41,6 +42,7 @@ class StorageTier:
     quarantine: Quarantine
     abandoned: list[str]
     is_overdue: bool = False
+    disowned: list[Callable[[], object]] = field(default_factory=list)
 
     @property
     def is_late(self) -> bool:
@@ -77,7 +79,7 @@ class StorageTier:
     def _opened(self) -> StorageBackend:
         return self.worker.prepared(self.open_backend(self.jobs.keys.scope), self.jobs.page_bytes())
 
-    def _call(self, verb: str, act: Callable[[], bool | None]) -> bool | None:
+    def _call(self, verb: str, act: Callable[[], object]) -> object:
         try:
             return call_within(self.limit_s, f"{verb} of {self.name}", act, lambda _: None)
         except (TimeoutError, RuntimeError) as error:
@@ -95,57 +97,61 @@ class StorageTier:
         left = [job for queue, job in running if not queue.wait_for(job)]
         return not left
 
-    def abandon(self) -> None:
+    def disown(self) -> None:
         """Go on without the backend. What it may still read or write is in quarantine until its calls have ended."""
         LOG.error("storage backend %s has not answered in %g s: it is abandoned", self.name, self.limit_s)
         self.abandoned.append(self.name)
         self.is_overdue = False
-        self.worker.abandon()
+        self.disowned.append(self.worker.disown())
         self.prefetches.disown(self.quarantine)
-        self.writer.abandon(self.quarantine)
+        self.writer.disown(self.quarantine)
 
     def take_over(self) -> None:
-        """Free what the calls of an abandoned backend used that have ended. After the last one it is closed."""
+        """Free what the calls of a disowned backend used that have ended. After the last one it is closed."""
         self.quarantine.take_over()
         if self.quarantine.is_empty:
-            self._close_abandoned()
+            self._close_disowned()
+
+    def reset(self) -> None:
+        """End everything, also if a part of it raises. A backend that does not answer is disowned."""
+        with ExitStack() as ending:
+            ending.callback(self.writer.reset)
+            ending.callback(self.prefetches.reset)
+            if not self.stop():
+                self.disown()
+
+    def close_executors(self) -> bool:
+        """Close the executors, and a disowned backend with them. Whether no backend is in a call any more."""
+        have_ended = self._close_queues()
+        if have_ended:
+            self._close_disowned()
+        return have_ended
 
     def close(self, then: Callable[[], object]) -> None:
-        """End everything, and call `then` once the backend uses no host memory any more: at once if it answers."""
-        with ExitStack() as closing:
-            closing.callback(self.end, then)
-            closing.callback(self.writer.clear)
-            closing.callback(self.prefetches.reset)
-            if not self.stop():
-                self.abandon()
+        """Close the executors and the backend, also while jobs run.
 
-    def end_calls(self) -> bool:
-        """End the executors, and an abandoned backend with them. Whether no backend is in a call any more."""
-        have_ended = [queue.close() for queue in (self.reads, self.writes)]
-        if all(have_ended):
-            self._close_abandoned()
-        return all(have_ended)
-
-    def end(self, then: Callable[[], object]) -> None:
-        """End the executors and close the backend, also while jobs run. `then`: as in `close`."""
-        have_ended = [queue.close() for queue in (self.reads, self.writes)]
-        if all(have_ended):
-            self.detach()
+        `then`: called once the backend uses no host memory any more: at once if it answers.
+        """
+        self.disowned.append(self.worker.disown())
+        if self._close_queues():
+            for close in self.disowned:
+                self._call("close", close)
             then()
             return
         LOG.error("storage backend %s has not answered: host memory is freed when it does", self.name)
         call_aside(f"close of {self.name}", lambda: self._close_later(then))
 
+    def _close_queues(self) -> bool:
+        have_ended = [queue.close() for queue in (self.reads, self.writes)]
+        return all(have_ended)
+
     def _close_later(self, then: Callable[[], object]) -> None:
         self.reads.join()
         self.writes.join()
-        self.worker.abandon()
-        close = self.worker.forget_abandoned()
-        if close is not None:
+        for close in (*self.disowned, then):
             close()
-        then()
 
-    def _close_abandoned(self) -> None:
-        close = self.worker.forget_abandoned()
-        if close is not None:
+    def _close_disowned(self) -> None:
+        closing, self.disowned = self.disowned, []
+        for close in closing:
             call_aside(f"close of {self.name}", close)

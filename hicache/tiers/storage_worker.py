@@ -38,7 +38,6 @@ class StorageWorker:
         self._pools = pools
         self._written = written
         self._backend: StorageBackend | None = None
-        self._abandoned: StorageBackend | None = None
         self._errors = dict.fromkeys(VERBS, 0)
         self._copied = dict.fromkeys(VERBS, 0)
         self._last_breaker: Breaker | None = None
@@ -91,25 +90,14 @@ class StorageWorker:
 
     def detach(self) -> None:
         """Close the backend. It is gone also if that raises."""
-        backend = self._released()
-        if backend is not None:
-            self._call("close", backend.close, is_closed)
+        self.disown()()
 
-    def abandon(self) -> None:
-        """Call the backend no more. It is not closed: it may be in a call."""
-        if self._backend is not None:
-            self._abandoned = self._released()
-
-    def _released(self) -> StorageBackend | None:
+    def disown(self) -> Callable[[], object]:
+        """Call the backend no more, if there is one. Returns what closes it, for when its calls have ended."""
         if (breaker := self.breaker) is not None:
             self._last_breaker = Breaker(is_open=False, pauses=breaker.pauses)
         backend, self._backend = self._backend, None
-        return backend
-
-    def forget_abandoned(self) -> Callable[[], object] | None:
-        """What closes the backend that was abandoned, once its calls have ended; None if there is none any more."""
-        backend, self._abandoned = self._abandoned, None
-        return None if backend is None else lambda: self._call("close", backend.close, is_closed)
+        return lambda: None if backend is None else self._call("close", backend.close, is_closed)
 
     def clear(self) -> bool:
         """Remove all that the cache has in storage; False without a backend, or when it cannot."""

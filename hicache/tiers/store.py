@@ -88,15 +88,15 @@ class StorageWriter:
             else:
                 self._finish(operation, is_stored=is_complete(operation.job, answers))
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """End everything, and drop the results."""
         under_way, self._under_way = self._under_way, []
         for operation in under_way:
-            self._queue.end(operation.job)
+            self._queue.cancel(operation.job)
             self._end(operation)
         self._used.clear()
 
-    def abandon(self, quarantine: Quarantine) -> None:
+    def disown(self, quarantine: Quarantine) -> None:
         """Storage does not answer: drop what waits, clear all marks, and hand over the pages that it may still read."""
         under_way, self._under_way = self._under_way, []
         for operation in under_way:
@@ -106,7 +106,7 @@ class StorageWriter:
             for node in operation.nodes():
                 node.storing = None
             quarantine.hold(HeldPages(self._queue, operation.job, {}, operation.pages, operation.pin))
-        self.forget()
+        self.clear_marks()
 
     def note_cleared(self) -> None:
         """Storage removed all objects of the cache."""
@@ -114,9 +114,9 @@ class StorageWriter:
             for component in self._tree.components:
                 if node.stored[component.index]:
                     component.report(Tier.STORAGE, EventKind.REMOVED, node)
-        self.forget()
+        self.clear_marks()
 
-    def forget(self) -> None:
+    def clear_marks(self) -> None:
         """Clear all marks: the backend changed, or is empty. Nothing waits to be offered."""
         for node in self._tree.radix.nodes():
             node.stored = [False] * len(node.stored)

@@ -26,7 +26,7 @@ class Executor(Protocol[JobT_contra]):
         """Start a job, after those that were submitted before. Returns at once."""
 
     def progress(self, number: int) -> Progress:
-        """How far a submitted job has come. Raises KeyError for one that is not known, or was forgotten."""
+        """How far a submitted job has come. Raises KeyError for one that is not known, or was released."""
 
     def stop(self, number: int) -> None:
         """Let a job end with the step that is running, if any."""
@@ -43,7 +43,7 @@ class Executor(Protocol[JobT_contra]):
         On a GPU the reader's stream waits instead of the caller.
         """
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """The queue has seen the end of a job."""
 
     def close(self) -> bool:
@@ -129,7 +129,7 @@ class StepExecutor(Generic[JobT]):
                 self.advance(number)
         return self._progress[number].steps > layer
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         del self._jobs[number], self._progress[number]
         self._stopped.discard(number)
 
@@ -223,7 +223,7 @@ class ThreadExecutor(Generic[JobT]):
             self._changed.wait_for(lambda: self._progress[number].steps > layer or self._progress[number].has_ended)
             return self._progress[number].steps > layer
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         with self._changed:
             del self._progress[number]
             self._stopped.discard(number)

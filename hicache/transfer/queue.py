@@ -72,7 +72,7 @@ class TransferQueue(Generic[JobT]):
         """The answers of a job that is complete, once; None for one that is not."""
         answers = self._complete.pop(job.number, None)
         if answers is not None:
-            self._forget(job)
+            self._release(job)
         return answers
 
     def stop(self, job: JobT) -> bool:
@@ -82,12 +82,12 @@ class TransferQueue(Generic[JobT]):
         self._executor.stop(job.number)
         return False
 
-    def end(self, job: JobT) -> None:
+    def cancel(self, job: JobT) -> None:
         """Stop a job, wait for its end, and drop its result."""
         if not self.stop(job):
             self._executor.wait(job.number)
             self._complete.pop(job.number, None)
-            self._forget(job)
+            self._release(job)
 
     def wait(self) -> None:
         """Return when all that runs has ended on this rank."""
@@ -115,9 +115,9 @@ class TransferQueue(Generic[JobT]):
         """Return when the closed executor has stopped, however long that takes."""
         self._executor.join()
 
-    def _forget(self, job: JobT) -> None:
+    def _release(self, job: JobT) -> None:
         del self._running[job.number]
-        self._executor.forget(job.number)
+        self._executor.release(job.number)
 
 
 def complete_together(queues: Sequence[TransferQueue[Any]], acknowledge: Acknowledge, *, is_late: bool = False) -> bool:

@@ -73,7 +73,7 @@ class StreamExecutor:
         reader.wait_event(queued.layers[layer] if queued.layers else queued.end)
         return bool(queued.layers)
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         del self._queued[number]
 
     def close(self) -> bool:

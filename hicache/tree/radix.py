@@ -100,7 +100,7 @@ class RadixTree:
         node.root = None
         return parent
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Take out every node."""
         for node in self.nodes():
             node.root = None

@@ -134,7 +134,7 @@ class SlotFileStorage(PagedStorage):
             self._is_damaged, self._was_damaged = False, True
             try:
                 with self._folder.locked():
-                    self._index.abandon(self._remove_files)
+                    self._index.close_removed(self._remove_files)
                     self._files.close()
                     LOG.warning("%s was damaged or replaced, and is opened anew", self._index_path)
                     self._index = self._open_index()

@@ -189,7 +189,7 @@ class SlotIndex:
             finally:
                 self._tables.close()
 
-    def abandon(self, remove: Callable[[], None]) -> None:
+    def close_removed(self, remove: Callable[[], None]) -> None:
         """Remove the tables if they are current, while no process changes them, and close them unsaved.
 
         Raises sqlite3.OperationalError if another process holds a lock, with nothing changed.

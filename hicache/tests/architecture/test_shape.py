@@ -165,6 +165,45 @@ def test_a_withdrawn_name_is_found(tmp_path: Path, source: str) -> None:
     assert len(list(withdrawn(path))) == 1, f"expected one finding in {source!r}, got {list(withdrawn(path))}"
 
 
+ENDING = ("abandon", "abort", "discard", "dispose", "forget", "give", "kill", "quit", "terminate", "undo", "withhold")
+"""How no method that ends a thing is called: docs/architecture.md has the table of the verbs that are used."""
+
+NOT_THE_CACHE = ("testing", "tests", "suites", "cli", "engines", "integrations")
+
+INTERFACE = frozenset(
+    {
+        *("hicache/cache.py: abandon", "hicache/cache.py: abort_prefetch", "hicache/request.py: abort"),
+        *("hicache/parallel/communicators.py: abort", "hicache/parallel/communicators.py: _abort"),
+    }
+)
+"""Verbs of the interface, and of NCCL."""
+
+
+def ending_verbs(root: Path) -> set[str]:
+    """The functions of the cache that end a thing by another verb than those of the table."""
+    paths = [path.relative_to(root) for path in python_files(root, ("hicache",))]
+    return {
+        f"{path.as_posix()}: {node.name}"
+        for path in paths
+        if path.parts[1] not in NOT_THE_CACHE
+        for node in ast.walk(ast.parse((root / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.lstrip("_").split("_")[0] in ENDING
+    }
+
+
+def test_a_thing_ends_by_a_verb_of_the_table() -> None:
+    found = ending_verbs(ROOT)
+    assert found == INTERFACE, f"other verbs: {sorted(found - INTERFACE)}; gone: {sorted(INTERFACE - found)}"
+
+
+def test_another_verb_is_found(tmp_path: Path) -> None:
+    for folder in ("tiers", "tests"):
+        path = tmp_path / "hicache" / folder / "a.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("class A:\n    def _forget_all(self): ...\n    def forgetful(self): ...", encoding="utf-8")
+    assert ending_verbs(tmp_path) == {"hicache/tiers/a.py: _forget_all"}, f"got {ending_verbs(tmp_path)}"
+
+
 SAME_NAME = {
     "MyAdapter": "the skeletons of `hicache init-adapter`, each in a file of its own",
     "Group": "the ranks that agree, and the layers that share a table, which the skeleton for requests names",

@@ -10,11 +10,13 @@ from itertools import count
 import numpy as np
 import pytest
 
+from hicache.cache import UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.keys import chain_seed, hash_pages
 from hicache.metrics import Counters
 from hicache.parallel.agree import ALONE
 from hicache.pools.host import HostPools
+from hicache.runtime import Runtime
 from hicache.stacks import pool_specs
 from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
 from hicache.storage.memory import MemoryStorage
@@ -278,13 +280,29 @@ def test_a_backend_that_cannot_be_closed_is_gone_all_the_same(pools: HostPools) 
 
 def test_an_abandoned_backend_is_closed_once(pools: HostPools) -> None:
     worker = worker_of(pools, Unclosable("scope", {}))
-    worker.abandon()
+    close, again = worker.disown(), worker.disown()
     assert (worker.is_attached, worker.errors) == (False, 0), "FLOW-13: it is not called any more, and not closed yet"
-    close, again = worker.forget_abandoned(), worker.forget_abandoned()
-    assert close is not None, "FLOW-13: its calls have ended: expected it to be closed"
-    assert again is None, "FLOW-13: expected it to be closed once"
     close()
-    assert worker.errors == 1, "the error of its end is counted"
+    again()
+    assert worker.errors == 1, "FLOW-13: expected it to be closed once, and the error of its end counted"
+
+
+class Closable(MemoryStorage):
+    """Counts its ends."""
+
+    ends = 0
+
+    def close(self) -> None:
+        self.ends += 1
+
+
+def test_an_abandoned_backend_whose_calls_have_ended_is_closed_with_the_cache() -> None:
+    backend, config = Closable("scope", {}), stored_config(StopPolicy.WAIT_COMPLETE)
+    cache = UnifiedRadixCache.open(config, replace(Runtime.of(config), open_backend=lambda _: backend))
+    assert cache.storage is not None, "it has a storage tier"
+    cache.storage.disown()
+    cache.close()
+    assert backend.ends == 1, f"FLOW-13: it is in no call: expected one close, got {backend.ends}"
 
 
 def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:

@@ -151,7 +151,7 @@ class StreamSchedule:
         progress = executor.progress(job.number)
         if progress.answers != (1,):
             self.wrong.append(f"{job.kind.value} {job.number} ended with {progress}")
-        executor.forget(job.number)
+        executor.release(job.number)
 
     def _expect(self, when: str, found: Rows, rows: Rows) -> None:
         differing = [key for key in rows if key not in found or not np.array_equal(found[key], rows[key])]

@@ -160,7 +160,7 @@ def test_what_ended_is_known_until_it_is_forgotten(open_one: Open, device: str) 
     executor = open_one(tiers)
     for number in (1, 2):
         check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, number))
-    executor.forget(1)
+    executor.release(1)
     with pytest.raises(KeyError):
         executor.progress(1)
     assert executor.progress(2).has_ended, "the other job is still known"
@@ -498,7 +498,7 @@ def test_a_forgotten_job_is_unknown() -> None:
     _, storage = storage_of(2)
     storage.submit(storage_job(1, StorageKind.PREFETCH, 2))
     storage.wait(1)
-    storage.forget(1)
+    storage.release(1)
     with pytest.raises(KeyError):
         storage.progress(1)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hicache.tests.cache.pools.two_tiers import storage_job
-from hicache.tiers.controller import HybridCacheController
-from hicache.tiers.transfer import Transfer
+from hicache.tiers.transfer import HybridCacheController, Transfer
 from hicache.transfer.job import NOT_STARTED, CopyJob, JobT, Move, Progress, StorageJob
 from hicache.transfer.queue import TransferQueue, complete_together
 from hicache.tree.node import Node, NodeShape
@@ -55,7 +54,7 @@ class ManualExecutor(Generic[JobT]):
     def wait_layer(self, number: int, layer: int) -> bool:
         return self.wait(number)
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         self.forgotten.append(number)
 
     def close(self) -> bool:
@@ -131,7 +130,7 @@ def test_what_was_ended_is_not_taken_over(
 ) -> None:
     job = started(queue, 4)
     queue.complete([1, 4])
-    queue.end(job)
+    queue.cancel(job)
     assert queue.running == [], f"EVICT-9: nothing is left of it, got {queue.running}"
     assert queue.take(job) is None, "EVICT-9: no late completion"
     assert executor.waited == [job.number], "FLOW-1: the queue waits for its end first"
@@ -277,7 +276,7 @@ def test_an_abort_ends_everything_once(controller: Controller, executors: Execut
     running = enqueue(controller, BACKUP, 1)
     controller.start(BACKUP)
     queued = [enqueue(controller, BACKUP, 2), enqueue(controller, LOAD, 3)]
-    aborted = controller.abort()
+    aborted = controller.reset()
     assert sorted(map(id, aborted)) == sorted(map(id, [running, *queued])), f"EVICT-9: each of them, got {aborted}"
     assert {transfer.phase for transfer in aborted} == {TransferPhase.ABORTED}, "none of them counts as done"
     assert executors[BACKUP].waited == [1], "FLOW-1: the running job ends before its pages are freed"

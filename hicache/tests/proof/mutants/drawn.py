@@ -182,19 +182,19 @@ class _FreesWhatIsWritten(LoadBackManager):
         super().__init__(*parts)
         self._forgotten: set[Transfer] = set()
 
-    def abandon(self, ticket: LoadBackTicket) -> None:
-        super().abandon(ticket)
+    def cancel(self, ticket: LoadBackTicket) -> None:
+        super().cancel(ticket)
         for transfer in ticket.transfers:
             if transfer.phase is TransferPhase.RUNNING and not transfer.readers:
                 for node in transfer.nodes:
                     for name in transfer.moves:
                         node.device[self._tree.by_name[name].index].transfer = None
-                self.undo(transfer)
+                self.free_target(transfer)
                 self._forgotten.add(transfer)
 
-    def undo(self, transfer: Transfer) -> None:
+    def free_target(self, transfer: Transfer) -> None:
         if transfer not in self._forgotten:
-            super().undo(transfer)
+            super().free_target(transfer)
 
     def _finish(self, transfer: Transfer) -> None:
         if transfer not in self._forgotten:

@@ -128,11 +128,11 @@ class _OneCounter(StepExecutor[CopyJob]):
         self._has_counted |= super().progress(number).has_ended
         return has_come
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         job = self._jobs[number]
         if job in self.pending():
             self._owed.append(job)
-        super().forget(number)
+        super().release(number)
 
 
 class OneCounter(ReferenceAdapter):
