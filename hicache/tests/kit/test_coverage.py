@@ -43,10 +43,18 @@ def test_a_level_is_verified_when_all_of_it_was_checked() -> None:
     assert device.checked == device.applying == len(of(Level.DEVICE)), f"got {device}"
 
 
-@pytest.mark.parametrize("is_skipped", [False, True], ids=["without-a-test", "skipped"])
-def test_a_level_is_not_verified_when_one_clause_was_not_checked(is_skipped: bool) -> None:
+NOT_CHECKED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "without-a-test": (),
+    "skipped": ((),),
+    "skipped-with-another-feature": ((), ("SWA",)),
+}
+"""What the adapter lacks for each test of a clause."""
+
+
+@pytest.mark.parametrize("lacks", NOT_CHECKED.values(), ids=NOT_CHECKED)
+def test_a_level_is_not_verified_when_one_clause_was_not_checked(lacks: tuple[tuple[str, ...], ...]) -> None:
     first, *others = of(Level.DEVICE)
-    skipped = [execution(first, outcome=Outcome.SKIPPED, name="test_first")] if is_skipped else []
+    skipped = [execution(first, outcome=Outcome.SKIPPED, lacks=one, name=f"test_{len(one)}") for one in lacks]
     device = found(execution(*others), *skipped).of(Level.DEVICE)
     assert device.verdict is Verdict.IN_PART, f"got {device}"
     expected = f"device: not verified, only {device.applying - 1} of {device.applying} clauses were checked"

@@ -1,4 +1,4 @@
-"""The oracle on small examples computed by hand, on one tier and on two."""
+"""The oracles on small examples computed by hand, on one tier and on two."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.models.tree import ExpectedInsert, ExpectedMatch, Model
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
-from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, pool, slots, snapshot, tiny_config
 from hicache.types import SHARED, Key, Namespace, Slots, Tier, TransferKind
+from properties.eviction_oracle import require_victims
+from properties.uses import UseLog
 
 
 def key(*tokens: int, namespace: Namespace = SHARED) -> Key:
@@ -270,3 +272,14 @@ def test_what_is_lacking_and_what_is_gone() -> None:
         f"mamba on the host lacks the prefix of pages beginning [1] of {SHARED}",
     ]
     assert differences == expected, f"expected {expected}, got {differences}"
+
+
+def test_an_eviction_takes_the_least_recently_used_leaf() -> None:
+    first, second = (node((token,), {FULL: slots(token)}) for token in (1, 2))
+    before, one_left = snapshot([first, second], {FULL: pool(2)}), {FULL: pool(2, 1)}
+    uses = UseLog(tiny_config(FULL, page_size=1))
+    for one in (first, second):
+        uses.matched(SHARED, one.segment, before, is_hit=True)
+    require_victims(uses, before, snapshot([second], one_left), FULL, 1)
+    with pytest.raises(AssertionError, match=r"^EVICT-2: 1 slots of full on the device"):
+        require_victims(uses, before, snapshot([first], one_left), FULL, 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hicache.config import ExecutorKind, Layout, WritePolicy
@@ -31,7 +32,7 @@ from hicache.tests.kit.hosted_cache import HostedCache
 from hicache.tests.kit.replays import SETTINGS, SMALL, hits, replayed, whole_blocks
 from hicache.tiers.prefetch import Prefetch
 from hicache.tree.node import Node
-from hicache.types import NO_SLOTS, Component, LoadBack, StopPolicy
+from hicache.types import NO_SLOTS, Component, LoadBack, Pool, StopPolicy
 
 HOST = HostSettings("1024", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
 STORAGE = StorageSettings("memory", '{"prefetch_threshold": 0}', StopPolicy.WAIT_COMPLETE, 0, NEVER)
@@ -336,6 +337,23 @@ def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdap
     outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
     assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
     assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, got {outcome.broken}"
+
+
+class SpoilsBytes(ReferenceAdapter):
+    """`drain` overwrites a page of the device."""
+
+    def drain(self) -> None:
+        super().drain()
+        page = self.snapshot().nodes[0].slots[Component.FULL]
+        assert page is not None, "the device has no page"
+        self.write(Pool.KV, page, 0, np.zeros((len(page), self.slot_bytes(Pool.KV)), dtype=np.uint8))
+
+
+def test_the_bytes_of_a_cache_are_read_before_it_is_closed_for_a_restart(tmp_path: Path) -> None:
+    asked = roomy(replace(STORAGE, restart_at=0.5))
+    outcome = replayed(tmp_path, [whole_blocks(0), whole_blocks(1)], asked, SpoilsBytes)
+    assert outcome.broken is not None, "expected a violated law, got none"
+    assert outcome.broken.startswith("after 1 requests: REQ-3"), f"expected it before the restart: {outcome.broken}"
 
 
 class RefusesLoads(ReferenceAdapter):
