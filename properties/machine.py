@@ -17,9 +17,9 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
+from hicache.testing.driving.oracle import new_oracle
 from hicache.testing.driving.prompts import cut
 from hicache.testing.models.blocks import BlockModel
-from hicache.testing.models.tree import Model
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
@@ -53,12 +53,7 @@ class CacheMachine(RuleBasedStateMachine):
             event(f"refused: {error}")
             reject()
         self.driver = Driver(self.adapter, self.config)
-        self.model = Model(
-            components=self.components,
-            page_size=self.config.page_size,
-            sliding_window_size=self.config.sliding_window_size,
-            bigram=self.config.bigram,
-        )
+        self.model = new_oracle(self.config)
         self.blocks = BlockModel(self.config) if self.driver.shows_blocks else None
         self.opened(data)
 

@@ -27,8 +27,8 @@ from hicache.storage.hf3fs.service import MetadataService
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
 from hicache.testing.load import load_adapter
-from hicache.testing.storage.engine import EngineProcess
-from hicache.testing.storage.engines import ENGINES
+from hicache.tests.storage.engines.engine import EngineProcess
+from hicache.tests.storage.engines.engines import ENGINES
 
 PAGES = 200
 PAGE_SIZE = 2

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from hicache.testing.storage.engine import HOST, free_ports
+from hicache.tests.storage.engines.engine import HOST, free_ports
 
 
 def test_ports_are_free_and_different(monkeypatch: pytest.MonkeyPatch) -> None:

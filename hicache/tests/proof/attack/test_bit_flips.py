@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.storage.bit_flips import BitFlips, OpenStore, store_of
-from hicache.testing.storage.hf3fs_store import ended_store, killed_store
 from hicache.tests.proof.attack.campaign import SECONDS, Campaign
+from hicache.tests.storage.hf3fs.stores import ended_store, killed_store
 
 STORES: Mapping[str, OpenStore] = {
     "file": store_of("file", {}),

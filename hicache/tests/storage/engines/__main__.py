@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from hicache.testing.storage.engine import Engine, EngineProcess
-from hicache.testing.storage.engines import ENGINES
+from hicache.tests.storage.engines.engine import Engine, EngineProcess
+from hicache.tests.storage.engines.engines import ENGINES
 
 CAPACITY_BYTES = 2 << 30
 

@@ -10,8 +10,8 @@ import pytest
 
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engine import Engine, EngineProcess
-from hicache.testing.storage.engines import ENGINES
+from hicache.tests.storage.engines.engine import Engine, EngineProcess
+from hicache.tests.storage.engines.engines import ENGINES
 
 SCOPE = "tiny-1"
 PAGE_BYTES = 64 << 10

@@ -19,9 +19,9 @@ from hicache.storage.wrappers import AuditedStorage
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.replay import HostSettings, ReplayOutcome, ReplaySettings, StorageSettings, replay
 from hicache.testing.replay.configuration import NEVER
-from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.traces import SHIPPED_TRACE, Trace
 from hicache.tests.storage.engines.__main__ import named
+from hicache.tests.storage.engines.engine import EngineProcess
 from hicache.tests.storage.engines.test_faults import KEYS, until
 from hicache.tests.storage.engines.throughput import line
 from hicache.types import StopPolicy, Tier

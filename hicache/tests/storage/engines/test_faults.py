@@ -12,9 +12,9 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
-from hicache.testing.storage.engine import Engine, EngineProcess
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
-from hicache.testing.storage.relay import Relay
+from hicache.tests.storage.engines.engine import Engine, EngineProcess
+from hicache.tests.storage.engines.relay import Relay
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start, require
 

@@ -10,8 +10,8 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.mooncake import LEASE_EXPIRED, MooncakeStorage
-from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
+from hicache.tests.storage.engines.engine import EngineProcess
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start
 from .test_faults import CAPACITY_BYTES, KEYS, filled, kept, read, until

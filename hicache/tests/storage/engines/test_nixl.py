@@ -16,8 +16,8 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.nixl import QUEUES, NixlAgent, NixlFiles, NixlObjects
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engines import BUCKET
 from hicache.testing.storage.page_bytes import Sheet
+from hicache.tests.storage.engines.engines import BUCKET
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start
 from .test_faults import KEYS, kept, read, until

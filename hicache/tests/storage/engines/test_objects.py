@@ -16,9 +16,9 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.objects import MIN_PART_BYTES, ObjectStorage
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engine import EngineProcess
-from hicache.testing.storage.engines import BUCKET
 from hicache.testing.storage.page_bytes import Sheet
+from hicache.tests.storage.engines.engine import EngineProcess
+from hicache.tests.storage.engines.engines import BUCKET
 
 from .conftest import SCOPE, Open, Start
 from .test_faults import KEYS, kept, read

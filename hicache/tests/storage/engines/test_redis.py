@@ -16,8 +16,8 @@ from hicache.errors import ConfigurationError
 from hicache.storage.redis import RedisStorage
 from hicache.storage.redis_server import READ_BYTES
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engine import EngineProcess
 from hicache.testing.storage.page_bytes import Sheet
+from hicache.tests.storage.engines.engine import EngineProcess
 
 from .conftest import SCOPE, Open, Start
 from .test_faults import KEYS, kept, read

@@ -18,8 +18,8 @@ from hicache.storage.pause import Pause
 from hicache.storage.redis import RedisStorage
 from hicache.storage.redis_cluster import RedisCluster
 from hicache.storage.redis_server import Address, RedisServer
-from hicache.testing.storage.engine import HOST, Engine, EngineProcess
-from hicache.testing.storage.engines import ENGINES
+from hicache.tests.storage.engines.engine import HOST, Engine, EngineProcess
+from hicache.tests.storage.engines.engines import ENGINES
 
 from .conftest import PAGE_BYTES, SCOPE, Open, Start
 from .test_faults import all_fail, kept, read, until

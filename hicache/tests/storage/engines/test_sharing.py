@@ -22,7 +22,7 @@ from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import Mesh, RankWorld
-from hicache.testing.storage.engine import EngineProcess
+from hicache.tests.storage.engines.engine import EngineProcess
 
 from .conftest import Start
 

@@ -17,8 +17,8 @@ import typer
 from hicache.errors import InvariantError
 from hicache.storage.base import Pieces
 from hicache.storage.wrappers import StorageWrapper
-from hicache.testing.storage.engine import Engine
-from hicache.testing.storage.engines import ENGINES
+from hicache.tests.storage.engines.engine import Engine
+from hicache.tests.storage.engines.engines import ENGINES
 from hicache.tests.storage.engines.server import Served
 from hicache.tests.storage.engines.soak import __main__ as soak
 from hicache.tests.storage.engines.soak.run import PATIENCE_S, Outcome, Soak, complaints, reported, soaked, table

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.storage import transfer_benchmark
-from hicache.testing.storage.engine import HOST, EngineSettings
-from hicache.testing.storage.transfer_benchmark import reported_rate, transfer_rates
+from hicache.tests.storage.engines import transfer_benchmark
+from hicache.tests.storage.engines.engine import HOST, EngineSettings
+from hicache.tests.storage.engines.transfer_benchmark import reported_rate, transfer_rates
 
 from .test_hosts import commands_with
 

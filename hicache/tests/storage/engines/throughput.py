@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engine import Engine, EngineProcess
 from hicache.testing.storage.throughput import Throughput, measure_backend, pages_of_batch
 from hicache.tests.storage.engines.__main__ import named
+from hicache.tests.storage.engines.engine import Engine, EngineProcess
 
 SIZES = (64 << 10, 1 << 20)
 

@@ -13,7 +13,7 @@ from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.testing.storage.bit_flips import KEYS, BitFlips
-from hicache.testing.storage.hf3fs_store import METADATA, ended_store, killed_store
+from hicache.tests.storage.hf3fs.stores import METADATA, ended_store, killed_store
 
 FLIPS, SEED = 150, 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from hicache.testing.storage.engines import BUCKET, ENGINES, NODE
+from hicache.tests.storage.engines.engines import BUCKET, ENGINES, NODE
 
 TIMEOUT_S = 2
 """The longest wait of a backend for its engine."""

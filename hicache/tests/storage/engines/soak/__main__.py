@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hicache.testing.storage.engines import ENGINES
 from hicache.tests.storage.engines.__main__ import named
+from hicache.tests.storage.engines.engines import ENGINES
 from hicache.tests.storage.engines.soak.run import Soak, complaints, soaked, table
 
 INTERRUPTED = 130

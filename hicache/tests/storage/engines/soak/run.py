@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.engine import Engine, EngineProcess
+from hicache.tests.storage.engines.engine import Engine, EngineProcess
 from hicache.tests.storage.engines.server import Served
 from hicache.tests.storage.engines.soak.worker import SCOPE, Report, Work
 from hicache.tests.storage.engines.throughput import line

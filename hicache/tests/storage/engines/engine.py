@@ -152,9 +152,9 @@ class EngineProcess:
         with output.open("ab") as log:
             for number, command in enumerate(self._commands):
                 if self._processes[number] is None:
-                    self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+                    self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
             if node and self._node is None:
-                self._node = subprocess.Popen(node, stdout=log, stderr=log)  # noqa: S603
+                self._node = subprocess.Popen(node, stdout=log, stderr=log)
         until = time.monotonic() + START_S
         while not all(self.engine.is_ready(one) for one in self._each):
             if any(self._running(number).poll() is not None for number in self.numbers) or time.monotonic() > until:

@@ -18,14 +18,14 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from hicache.errors import InvariantError
-from hicache.testing.storage.engine import HOST, START_S, STOP_S, Engine, EngineSettings
-from hicache.testing.storage.transfer_benchmark import transfer_rates
+from hicache.tests.storage.engines.engine import HOST, START_S, STOP_S, Engine, EngineSettings
+from hicache.tests.storage.engines.transfer_benchmark import transfer_rates
 
 _POLL_S = 0.05
 
 
 def _program_version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 # Redis, and Valkey with the same protocol.
@@ -58,7 +58,7 @@ def _redis_benchmark(*further: str) -> Callable[[EngineSettings, int, int], tupl
         command = ["redis-benchmark", "-h", HOST, "-p", str(settings.port), "-c", str(len(settings.ports)), "--csv"]
         command += ["-t", "set,get", "-d", str(value_bytes), "-r", str(values), "-P", str(values), *further]
         command += ["-n", str(BENCHMARK_TURNS * values)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         requests = dict(re.findall(r'^"(SET|GET)","([\d.]+)"', output, re.MULTILINE))
         return float(requests["SET"]) * value_bytes, float(requests["GET"]) * value_bytes
 
@@ -124,7 +124,7 @@ def _redis_cli(settings: EngineSettings, port: str, *arguments: str) -> str:
     """What redis-cli prints. Raises InvariantError if it fails."""
     command = ["redis-cli", "-h", HOST, "-p", port, *arguments]
     environment = os.environ | ({"REDISCLI_AUTH": settings.password} if settings.password else {})
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if ended.returncode:
         raise InvariantError(f"{' '.join(command)}: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
     return ended.stdout
@@ -185,7 +185,7 @@ def _moto_request(settings: EngineSettings, method: str, path: str, body: str) -
     reply = connection.getresponse()
     answer = reply.read().decode(errors="replace")
     connection.close()
-    if reply.status != 200:  # noqa: PLR2004 - of HTTP
+    if reply.status != 200:
         raise InvariantError(f"moto: {method} {path} is answered with {reply.status}: {answer[:500]}")
     return answer
 
@@ -216,7 +216,7 @@ _MOTO_NIXL = replace(
     backend="nixl-objects",
     library="nixl",
     version=lambda _: f"moto {version('moto')}, an emulator of S3, with NIXL {version('nixl')}",
-    known_failures=Path(__file__).parents[2] / "engines" / "known" / "nixl-objects.toml",
+    known_failures=Path(__file__).parents[3] / "engines" / "known" / "nixl-objects.toml",
 )
 
 

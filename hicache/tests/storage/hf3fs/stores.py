@@ -1,4 +1,4 @@
-"""hf3fs_store: a store of hf3fs in one folder, with a metadata service of its own and the files of that service."""
+"""Stores of hf3fs in one folder, each with a metadata service of its own and the files of that service."""
 
 from __future__ import annotations
 

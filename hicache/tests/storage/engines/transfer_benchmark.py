@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hicache.errors import InvariantError
-from hicache.testing.storage.engine import HOST, START_S, STOP_S, EngineSettings
+from hicache.tests.storage.engines.engine import HOST, START_S, STOP_S, EngineSettings
 
 DURATION_S = 2
 """How long values are written, and how long they are read. The program takes whole seconds."""
@@ -41,7 +41,7 @@ def transfer_rates(settings: EngineSettings, value_bytes: int, values: int) -> t
     command += [f"--buffer_size={value_bytes * values}"]
     log = settings.folder / "transfer_target.log"
     with log.open("wb") as output:
-        target = subprocess.Popen([*command, "--mode=target"], stdout=output, stderr=output, env=_environment())  # noqa: S603
+        target = subprocess.Popen([*command, "--mode=target"], stdout=output, stderr=output, env=_environment())
     try:
         command += ["--mode=initiator", "--threads=1", f"--batch_size={values}", f"--block_size={value_bytes}"]
         command += [f"--duration={DURATION_S}", "--report_unit=GB", "--report_precision=6"]
@@ -77,7 +77,7 @@ def _address(log: Path) -> str | None:
 
 def _output(command: Sequence[str]) -> str:
     """What a run that has ended has printed."""
-    ended = subprocess.run(  # noqa: S603
+    ended = subprocess.run(
         command, capture_output=True, text=True, check=False, env=_environment(), timeout=DURATION_S + START_S
     )
     return ended.stdout + ended.stderr
