@@ -34,8 +34,20 @@ Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value fo
 
 DEVICE = [Requirement("device")]
 
-STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
-"""The stages in the order of the report, the shortest first."""
+_OF_CACHE = (Level.DEVICE, Level.HOST, Level.STORAGE)
+LEVELS = {
+    "replay": _OF_CACHE,
+    "conformance": (*_OF_CACHE, Level.RANKS),
+    "properties": _OF_CACHE,
+    "distributed_tests": (Level.RANKS,),
+    "accuracy": (Level.MODELS,),
+}
+"""The stages in the order of the report, the shortest first, and the levels that each verifies.
+
+A stage that the cache cannot run, for what it does not declare, is not needed for its levels.
+"""
+
+STAGES = tuple(LEVELS)
 
 AT_ONCE = 2
 """How many stages run at a time: what one of them waits for, at its end above all, is time for the other."""
@@ -50,16 +62,6 @@ JOBS_HELP = "Processes for the tests of each stage; 1: one stage at a time. Defa
 DEVICE_HELP = "Torch device to open the cache on, such as cuda or cuda:1. Default: the device of each configuration."
 TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
-_OF_CACHE = ("replay", "conformance", "properties")
-STAGES_OF = {
-    Level.DEVICE: _OF_CACHE,
-    Level.HOST: _OF_CACHE,
-    Level.STORAGE: _OF_CACHE,
-    Level.RANKS: ("conformance", "distributed_tests"),
-    Level.MODELS: ("accuracy",),
-}
-"""The stages that verify a level. One that the cache cannot run, for what it does not declare, is not needed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
@@ -71,7 +73,7 @@ class Narrowing:
     def levels(self, not_ended: Collection[str]) -> list[Level]:
         """The levels that were not run whole. `not_ended`: stages that never began, or that ended too early."""
         missing = {*self.left_out, *not_ended}
-        return [level for level, stages in STAGES_OF.items() if not missing.isdisjoint(stages)]
+        return [level for level in Level if any(level in LEVELS.get(name, ()) for name in missing)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 from hicache.cli import stage as stage_module
 from hicache.cli.program import INTERRUPTIBLE
 from hicache.cli.stage import SuiteStage, Verification, ended, follow
-from hicache.cli.verify import STAGES, STAGES_OF, Narrowing, all_stages, verify
+from hicache.cli.verify import LEVELS, STAGES, Narrowing, all_stages, verify
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Outcome, leaving_out, read_run, write_run
@@ -125,7 +125,7 @@ def test_a_level_is_verified_only_with_each_of_its_stages(tmp_path: Path, missin
     stages += [FakeStage(missing, (), "took too long")] if ends_early else []
     verify(stages, tmp_path, Console(file=io.StringIO()), [], Narrowing(() if ends_early else (missing,)))
     device = coverage(overview(read_run(tmp_path / "run.json"), CONTRACT)).of(Level.DEVICE)
-    is_needed = missing in STAGES_OF[Level.DEVICE]
+    is_needed = Level.DEVICE in LEVELS[missing]
     assert (device.verdict is Verdict.VERIFIED) is not is_needed, f"without {missing}: got {device}"
 
 
