@@ -30,8 +30,8 @@ class Phrase(NamedTuple):
     good: str
 
 
-OF_OTHERS = ("story", "cuda")
-"""Packages of the kit whose words are those of their subject: a guided tour, and the observer of torch."""
+OF_OTHERS = ("cuda",)
+"""Packages of the kit whose words are those of their subject: the observer of torch."""
 
 NEGATED = r"no (?!longer|more|other|larger|smaller|less|better|different|fewer|later|earlier|such|worse|slower)[a-z]"
 PHRASES = {
