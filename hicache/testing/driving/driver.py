@@ -81,7 +81,8 @@ class Driver:
         self.view = self._view_of(adapter)
 
     def _view_of(self, adapter: CacheAdapter) -> View:
-        if Capability.TABLES in adapter.capabilities:
+        shows_tree = adapter.profile == "tree" and Capability.SNAPSHOT in adapter.capabilities
+        if Capability.TABLES in adapter.capabilities and not shows_tree:
             return BlockView(adapter, self.config, lambda: self.operations)
         return TreeView(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
 

@@ -9,10 +9,13 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.errors import InvariantError, ReceiptError
 from hicache.request import Request
-from hicache.testing.adapter import Admission, CacheAdapter
+from hicache.testing.adapter import Admission, CacheAdapter, Capability
 from hicache.testing.caches.reference import ReferenceAdapter
+from hicache.testing.driving.block_view import BlockView
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.ledger import Ledger, LockBook
+from hicache.testing.driving.tree_view import TreeView
+from hicache.testing.driving.view import View
 from hicache.testing.snapshot import Snapshot
 from hicache.tests.kit.hosted_cache import FlatCache, HostedCache
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot, tiny_config
@@ -66,6 +69,20 @@ def test_the_reference_breaks_no_law(components: tuple[str, ...]) -> None:
     free = {component: sizes.free for component, sizes in driver.adapter.sizes().items()}
     expected = driver.config.capacity_tokens
     assert free == expected, f"EVICT-9: after a reset all is free: expected {expected}, got {free}"
+
+
+VIEWS = {
+    "a tree": (ReferenceAdapter.capabilities, TreeView),
+    "a tree whose requests have tables": (ReferenceAdapter.capabilities | {Capability.TABLES}, TreeView),
+    "tables alone": (frozenset({Capability.REQUESTS, Capability.TABLES}), BlockView),
+}
+
+
+@pytest.mark.parametrize(("capabilities", "expected"), VIEWS.values(), ids=VIEWS)
+def test_the_view_is_that_of_the_design(capabilities: frozenset[Capability], expected: type[View]) -> None:
+    adapter = type("Shown", (ReferenceAdapter,), {"capabilities": capabilities})
+    found = type(drive(adapter, FULL).view)
+    assert found is expected, f"expected {expected.__name__}, got {found.__name__}"
 
 
 def test_a_reset_is_refused_while_requests_run() -> None:
