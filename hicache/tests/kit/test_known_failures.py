@@ -116,13 +116,6 @@ def test_ids_of_one_reason_are_entries_of_their_own(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("change", "named"), WRONG_GROUPS.values(), ids=WRONG_GROUPS)
-def test_a_wrong_entry_of_ids_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
-    path = _write(tmp_path, GROUPED.replace(*change))
-    with pytest.raises(ConfigurationError, match=f"known.toml: {named}"):
-        read_known_failures(path)
-
-
 @pytest.mark.parametrize(
     ("entry_id", "suite"),
     [
@@ -138,25 +131,26 @@ def test_an_entry_must_cover_a_test_of_the_suite_that_its_clause_is_tested_in(en
     assert _entry(entry_id).suite == suite, f"{entry_id}: expected {suite}, got {_entry(entry_id).suite}"
 
 
-@pytest.mark.parametrize(("change", "named"), WRONG.values(), ids=WRONG)
-def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
-    path = _write(tmp_path, GOOD.replace(*change))
+LISTS = [*((GOOD, *row) for row in WRONG.values()), *((GROUPED, *row) for row in WRONG_GROUPS.values())]
+
+
+@pytest.mark.parametrize(("text", "change", "named"), LISTS, ids=[*WRONG, *(f"{name} in 2" for name in WRONG_GROUPS)])
+def test_a_wrong_entry_is_refused_with_its_place(
+    tmp_path: Path, text: str, change: tuple[str, str], named: str
+) -> None:
+    path = _write(tmp_path, text.replace(*change))
     with pytest.raises(ConfigurationError, match=f"known.toml.*{named}"):
         read_known_failures(path)
 
 
-@pytest.mark.parametrize("written", [KNOWN_FAILURES_FORMAT + 1, 0])
-def test_a_list_of_another_format_is_refused_with_the_known_ones(tmp_path: Path, written: int) -> None:
-    path = _write(tmp_path, f"format = {written}\n{GOOD}")
-    expected = f"known.toml: format is {written}, but this hicache reads 1 and 2: .* docs/reference/versions.md"
-    with pytest.raises(ConfigurationError, match=expected):
-        read_known_failures(path)
-
-
-def test_a_list_that_states_no_format_is_of_format_1(tmp_path: Path) -> None:
-    unstated = [str(one) for one in read_known_failures(_write(tmp_path, GOOD))]
-    stated = [str(one) for one in read_known_failures(_write(tmp_path, f"format = 1\n{GOOD}"))]
+def test_a_list_that_states_no_format_is_of_format_1_and_one_of_another_is_refused(tmp_path: Path) -> None:
+    unstated, stated = (read_known_failures(_write(tmp_path, text)) for text in (GOOD, f"format = 1\n{GOOD}"))
     assert stated == unstated, f"expected the same entries with `format = 1` and without, got {stated}, {unstated}"
+    for number in (KNOWN_FAILURES_FORMAT + 1, 0):
+        path = _write(tmp_path, f"format = {number}\n{GOOD}")
+        expected = f"known.toml: format is {number}, but this hicache reads 1 and 2: .* docs/reference/versions.md"
+        with pytest.raises(ConfigurationError, match=expected):
+            read_known_failures(path)
 
 
 RENAMES = {
@@ -200,7 +194,7 @@ def test_a_run_names_the_new_id_of_a_listed_test(pytester: pytest.Pytester, monk
         known_failures, "RENAMED", {"conformance/test_old.py::test_bad": "conformance/test_it.py::test_bad"}
     )
     write_suite(pytester, ONE_OF_TWO_FAILS)
-    result = _run_with(pytester, "conformance/test_old.py::test_bad[*]")
+    result = run(pytester, *_list(pytester, "conformance/test_old.py::test_bad[*]"))
     result.assert_outcomes(passed=1, xfailed=2)
     assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
     told = "renamed known.toml: entry 1 (*): is conformance/test_it.py::test_bad[[]*] now; update the list: *"
@@ -279,56 +273,19 @@ def test_bad(config):
 """
 
 
-def _run_with(pytester: pytest.Pytester, entry_id: str, *options: str) -> pytest.RunResult:
-    entry = f'[[failure]]\nid = "{entry_id}"\nkind = "bug"\nreason = "we know"\nlink = "https://example.org/7"\n'
-    (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    return run(pytester, "--hicache-known-failures", "known.toml", *options)
+BROKEN_FIXTURE = """
+@pytest.fixture
+def broken():
+    raise RuntimeError("no such pool")
 
+@clause("MATCH-14")
+def test_bad(broken): ...
 
-@pytest.mark.parametrize("entry_id", ["MATCH-14", "conformance/test_it.py::test_bad*"])
-def test_a_listed_test_may_fail(pytester: pytest.Pytester, entry_id: str) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS)
-    result = _run_with(pytester, entry_id)
-    result.assert_outcomes(passed=1, xfailed=2)
-    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
-    result.stdout.fnmatch_lines(
-        ["hicache: 1 passed, 0 failed, 2 known to fail, 0 skipped, * of * clauses not executed"]
-    )
+@clause("KEY-1")
+def test_good(): ...
+"""
 
-
-def test_what_is_not_listed_fails(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS)
-    result = _run_with(pytester, "conformance/test_it.py::*[full/page3/*]")
-    result.assert_outcomes(passed=1, failed=1, xfailed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a run that fails, got {result.ret}"
-
-
-def test_a_listed_test_that_passes_fails(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS)
-    result = _run_with(pytester, "conformance/test_it.py::*")
-    result.assert_outcomes(failed=1, xfailed=2)
-    result.stdout.fnmatch_lines(["listed as a known failure, but passes: remove known.toml: entry 1 (conformance/*)"])
-
-
-def test_a_listed_test_may_fail_before_it_begins(pytester: pytest.Pytester) -> None:
-    write_suite(
-        pytester,
-        """
-        @pytest.fixture
-        def broken():
-            raise RuntimeError("no such pool")
-
-        @clause("MATCH-14")
-        def test_bad(broken): ...
-
-        @clause("KEY-1")
-        def test_good(): ...
-        """,
-    )
-    _run_with(pytester, "MATCH-14").assert_outcomes(passed=1, xfailed=1)
-
-
-SEVERAL_CAUSES = """
+TWO_CAUSES = """
 @clause("KEY-1")
 def test_bad():
     error = AssertionError("of two ranks")
@@ -336,43 +293,76 @@ def test_bad():
     raise error
 """
 
+ALL_PASS = ONE_OF_TWO_FAILS.replace("< 1", "> 0")
+ONE_SKIPPED = f'{ALL_PASS}\n@clause("LOCK-7")\ndef test_skipped(): ...\n'
 
-@pytest.mark.parametrize(
-    ("entry_ids", "outcome"), [(["LOCK-2"], "failed"), (["LOCK-3"], "failed"), (["LOCK-2", "LOCK-3"], "xfailed")]
-)
-def test_each_cause_of_a_failure_must_be_listed(pytester: pytest.Pytester, entry_ids: list[str], outcome: str) -> None:
-    write_suite(pytester, SEVERAL_CAUSES)
-    # The id of the first entry, and whole entries after it.
-    result = _run_with(pytester, '"\nkind = "bug"\nreason = "we know"\nlink = ""\n[[failure]]\nid = "'.join(entry_ids))
-    result.assert_outcomes(**{outcome: 1})
+NOT_INSTALLED = """
+@pytest.fixture
+def opened():
+    raise ImportError("the engine is not installed")
+
+@clause("KEY-1")
+def test_opens(opened):
+    raise AssertionError("KEY-1: broken")
+
+@clause("KEY-1")
+def test_imports():
+    raise ModuleNotFoundError("the engine is not installed")
+"""
+
+OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
+COUNTS = "hicache: 1 passed, 0 failed, 2 known to fail, 0 skipped, * of * clauses not executed"
+OBSOLETE = "listed as a known failure, but passes: remove known.toml: entry 1 (conformance/*)"
+
+RUNS = {
+    "a clause": (ONE_OF_TWO_FAILS, "MATCH-14", "", "1 passed 2 xfailed", OK, COUNTS),
+    "a test": (ONE_OF_TWO_FAILS, "conformance/test_it.py::test_bad*", "", "1 passed 2 xfailed", OK, COUNTS),
+    "one of two": (
+        *(ONE_OF_TWO_FAILS, "conformance/test_it.py::*[full/page3/*]", ""),
+        *("1 failed 1 passed 1 xfailed", FAILED, "*"),
+    ),
+    "a test that passes": (ONE_OF_TWO_FAILS, "conformance/test_it.py::*", "", "1 failed 2 xfailed", FAILED, OBSOLETE),
+    "a test that does not begin": (BROKEN_FIXTURE, "MATCH-14", "", "1 passed 1 xfailed", OK, "*"),
+    "the first cause": (TWO_CAUSES, "LOCK-2", "", "1 failed", FAILED, "*"),
+    "the second cause": (TWO_CAUSES, "LOCK-3", "", "1 failed", FAILED, "*"),
+    "both causes": (TWO_CAUSES, "LOCK-2 LOCK-3", "", "1 xfailed", OK, "*"),
+    **{
+        f"nothing, {entry}": (
+            *(ONE_SKIPPED, entry, "", "3 passed 1 skipped", FAILED),
+            f"ERROR: known.toml: entry 1 ({entry}) matches no executed test: remove it",
+        )
+        for entry in ("LOCK-2", "LOCK-7", "conformance/test_gone.py::*")
+    },
+    "nothing of the tests that -k selects": (ALL_PASS, "LOCK-2", "-kgood", "1 passed 2 deselected", OK, "*"),
+    "nothing of a file": (ALL_PASS, "LOCK-2", "conformance/test_it.py", "3 passed", OK, "*"),
+    "another suite": (ALL_PASS, "properties/test_machines.py::*", "", "3 passed", OK, "*"),
+    "a cache that cannot be imported": (NOT_INSTALLED, "KEY-1", "", "1 failed 1 errors", FAILED, "*"),
+}
+"""Runs: the suite, the listed ids, an option, the counts, the exit code, and a line of the output."""
 
 
-@pytest.mark.parametrize("entry_id", ["LOCK-2", "LOCK-7", "conformance/test_gone.py::*"])
-def test_an_entry_that_matches_nothing_fails(pytester: pytest.Pytester, entry_id: str) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS.replace("< 1", "> 0") + '\n@clause("LOCK-7")\ndef test_skipped(): ...\n')
-    result = _run_with(pytester, entry_id)
-    result.assert_outcomes(passed=3, skipped=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a run that fails, got {result.ret}"
-    lines = [f"ERROR: known.toml: entry 1 ({entry_id}) matches no executed test: remove it"]
-    result.stdout.fnmatch_lines(lines)
+def _list(pytester: pytest.Pytester, *entry_ids: str) -> tuple[str, str]:
+    """Write a list of bugs, and return the words that name it."""
+    fields = 'kind = "bug"\nreason = "we know"\nlink = "https://example.org/7"\n'
+    text = "".join(f'[[failure]]\nid = "{one}"\n{fields}' for one in entry_ids)
+    (pytester.path / "known.toml").write_text(text, encoding="utf-8")
+    return "--hicache-known-failures", "known.toml"
 
 
-@pytest.mark.parametrize("selection", [["-k", "good"], ["conformance/test_it.py"]])
-def test_a_part_of_a_suite_needs_not_match_every_entry(pytester: pytest.Pytester, selection: list[str]) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS.replace("< 1", "> 0"))
-    result = _run_with(pytester, "LOCK-2", *selection)
-    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
-
-
-def test_an_entry_of_another_suite_is_left_alone(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, ONE_OF_TWO_FAILS.replace("< 1", "> 0"))
-    result = _run_with(pytester, "properties/test_machines.py::*")
-    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
+@pytest.mark.parametrize(("suite", "entries", "option", "counts", "code", "line"), RUNS.values(), ids=RUNS)
+def test_a_run_whose_list_names(
+    pytester: pytest.Pytester, suite: str, entries: str, option: str, counts: str, code: pytest.ExitCode, line: str
+) -> None:
+    write_suite(pytester, suite)
+    result = run(pytester, *_list(pytester, *entries.split()), *option.split())
+    found = " ".join(f"{number} {outcome}" for outcome, number in result.parseoutcomes().items())
+    assert (found, result.ret) == (counts, code), f"expected {counts!r} and {code}, got {found!r} and {result.ret}"
+    result.stdout.fnmatch_lines([line])
 
 
 def test_a_list_that_cannot_be_read_ends_the_run(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_TWO_FAILS)
-    result = _run_with(pytester, "LOCK-99")
+    result = run(pytester, *_list(pytester, "LOCK-99"))
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
     result.stderr.fnmatch_lines(["ERROR: known.toml: failure[[]0[]].id is 'LOCK-99'; expected a clause, or tests *"])
 
@@ -409,43 +399,15 @@ def test_what_was_tried():
 """
 
 
-def test_a_known_failure_is_not_shrunk(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("entries", "counts", "told"),
+    [(("KEY-1", "KEY-2"), {"xfailed": 2}, "False, False"), ((), {"failed": 2}, "True, True")],
+    ids=["known", "unexpected"],
+)
+def test_only_an_unexpected_failure_is_shrunk(
+    pytester: pytest.Pytester, entries: tuple[str, ...], counts: dict[str, int], told: str
+) -> None:
     write_suite(pytester, SEARCHING)
-    both = '[[failure]]\nid = "KEY-{}"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
-    (pytester.path / "known.toml").write_text(both.format(1) + both.format(2), encoding="utf-8")
-    result = run(pytester, "--hicache-known-failures", "known.toml", "-s")
-    result.assert_outcomes(passed=1, xfailed=2)
-    result.stdout.fnmatch_lines(["*shrunk: False, False, phases as before: True"])
-
-
-def test_an_unexpected_failure_is_shrunk(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, SEARCHING)
-    result = run(pytester, "-s")
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["*shrunk: True, True, phases as before: True*"])
-
-
-NOT_INSTALLED = """
-import pytest
-from hicache.testing.contract import clause
-
-@pytest.fixture
-def opened():
-    raise ImportError("the engine is not installed")
-
-@clause("KEY-1")
-def test_opens(opened):
-    raise AssertionError("KEY-1: broken")
-
-@clause("KEY-1")
-def test_imports():
-    raise ModuleNotFoundError("the engine is not installed")
-"""
-
-
-def test_a_cache_that_cannot_be_imported_is_no_known_failure(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, NOT_INSTALLED)
-    entry = '[[failure]]\nid = "KEY-1"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
-    (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    result = run(pytester, "--hicache-known-failures", "known.toml")
-    result.assert_outcomes(errors=1, failed=1)
+    result = run(pytester, "-s", *(_list(pytester, *entries) if entries else ()))
+    result.assert_outcomes(passed=1, **counts)
+    result.stdout.fnmatch_lines([f"*shrunk: {told}, phases as before: True*"])
