@@ -630,6 +630,15 @@ def test_a_hit_that_a_state_shortens_needs_the_window_before_its_own_end() -> No
     assert hit == 0, f"the window before 16 tokens is cached, that before the state after 8 is not: found {hit}"
 
 
+def test_a_hit_takes_the_copy_that_was_stored_first() -> None:
+    cache = BlockCache(FULL_4)
+    first, second = admitted(cache, 9), admitted(cache, 9)
+    for request in (first, second):
+        cache.checkpoint(request, 8)
+    found = admitted(cache, 9).tables[0][:2]
+    assert found == first.tables[0][:2], f"expected the blocks {first.tables[0][:2]}, found {found}"
+
+
 def test_slots_are_block_ids_times_tokens_plus_offset() -> None:
     cache = BlockCache(config_of((FULL, 2), context_parallel=2))
     request = admitted(cache, 6)

@@ -49,20 +49,15 @@ def test_that_passes(driver):
 """
 
 
-@pytest.fixture
-def found(pytester: pytest.Pytester) -> RunRecord:
-    """A run in which tests fail for four reasons."""
-    write_suite(pytester, SUITE)
-    return run_recorded(pytester, "--hicache-quick")
-
-
 def statuses(run: RunRecord) -> dict[str, Status]:
     """The status of each clause that was executed."""
     rows = [row for section in build_matrix(run, CONTRACT).sections for row in section.rows]
     return {row.clause.id: row.status for row in rows if row.status is not Status.NOT_EXECUTED}
 
 
-def test_each_execution_has_its_causes(found: RunRecord) -> None:
+def test_a_clause_fails_where_its_law_was_broken_and_nowhere_else(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, SUITE)
+    found = run_recorded(pytester, "--hicache-quick")
     causes = {one.node_id.partition("::")[2].partition("[")[0]: one.causes for one in found.executions}
     assert causes == {
         "test_of_a_lock": ("REQ-3",),
@@ -71,9 +66,6 @@ def test_each_execution_has_its_causes(found: RunRecord) -> None:
         "test_of_a_match": ("AttributeError in FlatCache.match",),
         "test_that_passes": (),
     }, f"got {causes}"
-
-
-def test_a_clause_fails_where_its_law_was_broken_and_nowhere_else(found: RunRecord) -> None:
     expected = {
         "KEY-1": Status.FAILED,
         "KEY-2": Status.FAILED,

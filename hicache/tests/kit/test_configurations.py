@@ -29,6 +29,7 @@ STANDARD = standard_configurations(EVERYTHING)
 OF_DEVICE = [config for config in STANDARD if config.host is None]
 OF_HOST = [config for config in STANDARD if config.host is not None and config.storage is None]
 OF_STORAGE = [config for config in STANDARD if config.storage is not None]
+OF_LRU = [one for one in OF_DEVICE if one.policy is EvictionPolicy.LRU and not one.bigram]
 
 SEVERAL_SIDECARS = {"full+draft+second_index", "full+swa+mamba+indexer+scales+experts"}
 KINDS = {"full", "full+swa", "full+mamba", "full+swa+mamba", "full+indexer", "full+swa+mamba+indexer"}
@@ -50,11 +51,7 @@ def test_names_are_unique() -> None:
 
 
 def test_the_product_covers_components_and_page_sizes() -> None:
-    covered = {
-        (kind(config), config.page_size)
-        for config in OF_DEVICE
-        if config.policy is EvictionPolicy.LRU and not config.bigram
-    }
+    covered = {(kind(config), config.page_size) for config in OF_LRU}
     expected = {(kind, 16) for kind in KINDS | SEVERAL_SIDECARS} | {("full+swa", 3)}
     expected |= {(kind, size) for kind in ("full", "full+swa+mamba+indexer") for size in (1, 3, 64)}
     assert covered == expected, f"expected and covered differ in {sorted(expected ^ covered)}"
@@ -126,20 +123,23 @@ def test_every_kind_is_written_through_step_by_step() -> None:
     assert covered == expected, f"expected and covered differ in {sorted(expected ^ covered)}"
 
 
-@pytest.mark.parametrize("policy", WritePolicy)
-def test_every_write_policy_runs_on_one_and_on_all_components(policy: WritePolicy) -> None:
-    kinds = {kind(config) for config in OF_HOST if config.host and config.host.write_policy is policy}
-    assert kinds >= {"full", "full+swa+mamba+indexer"}, f"{policy.value}: got {sorted(kinds)}"
+ALL = "full+swa+mamba+indexer"
+RUN_ON = {WritePolicy: {"full", ALL}, ExecutorKind: {"full", "full+swa", "full+mamba", ALL}, StopPolicy: {ALL}}
+"""The components that each choice of a kind must run on."""
 
 
-@pytest.mark.parametrize("executor", ExecutorKind)
-def test_every_executor_runs_on_one_and_on_all_components(executor: ExecutorKind) -> None:
-    found = [config for config in OF_HOST if config.host and config.host.executor is executor]
-    kinds = {kind(config) for config in found}
-    assert kinds >= {"full", "full+swa", "full+mamba", "full+swa+mamba+indexer"}, f"got {sorted(kinds)}"
-    devices = {config.device for config in found}
-    expected = {"cuda"} if executor is ExecutorKind.STREAMS else {"cpu"}
-    assert devices == expected, f"{executor.value}: expected {expected}, got {devices}"
+@pytest.mark.parametrize("choice", [*WritePolicy, *ExecutorKind, *StopPolicy])
+def test_every_choice_runs_on_the_components(choice: WritePolicy | ExecutorKind | StopPolicy) -> None:
+    found = (
+        [one for one in STANDARD if _stops(one, choice)]
+        if isinstance(choice, StopPolicy)
+        else ([one for one in OF_HOST if _has(one, choice)])
+    )
+    kinds, expected = {kind(config) for config in found}, RUN_ON[type(choice)]
+    assert kinds >= expected, f"{choice.value}: expected {expected}, got {sorted(kinds)}"
+    if isinstance(choice, ExecutorKind):
+        devices, device = {config.device for config in found}, "cuda" if choice is ExecutorKind.STREAMS else "cpu"
+        assert devices == {device}, f"{choice.value}: expected {device}, got {devices}"
 
 
 def test_every_io_backend_runs_on_each_device() -> None:
@@ -169,12 +169,6 @@ def test_no_pool_is_as_large_on_the_host_as_on_the_device(config: CacheConfig) -
     assert all(share < 1 for share in shares.values()), f"expected smaller pools on the host, got {shares}"
 
 
-@pytest.mark.parametrize("policy", StopPolicy)
-def test_every_stop_policy_runs_on_all_components(policy: StopPolicy) -> None:
-    kinds = {kind(config) for config in OF_STORAGE if config.storage and config.storage.stop_policy is policy}
-    assert "full+swa+mamba+indexer" in kinds, f"{policy.value}: got {sorted(kinds)}"
-
-
 def test_no_two_configurations_share_a_store() -> None:
     stores = [store_of(config) for config in OF_STORAGE]
     assert None not in stores, "each standard configuration has a store that a test can look into"
@@ -197,7 +191,7 @@ def _names(*ids: str, **choices: Any) -> list[str]:
 
 
 def test_a_clause_that_needs_nothing_runs_over_all_of_lru() -> None:
-    expected = [one.name for one in OF_DEVICE if one.policy is EvictionPolicy.LRU and not one.bigram]
+    expected = [one.name for one in OF_LRU]
     assert _names("KEY-1") == expected, f"expected {expected}, got {_names('KEY-1')}"
 
 
@@ -213,13 +207,6 @@ CHOICES = {
     "it asks for an indexer": (_names("KEY-1", sidecars=["indexer"]), lambda one: "indexer" in one.sidecars),
     "it asks for page sizes": (_names("KEY-1", page_sizes=[3, 64]), lambda one: one.page_size in (3, 64)),
 }
-
-
-@pytest.mark.parametrize(("names", "fits"), CHOICES.values(), ids=CHOICES)
-def test_a_test_runs_where(names: list[str], fits: Any) -> None:
-    expected = [one.name for one in OF_DEVICE if one.policy is EvictionPolicy.LRU and not one.bigram and fits(one)]
-    assert 0 < len(expected) < 24, f"the choice leaves some of 24, but not all: {expected}"
-    assert names == expected, f"expected {expected}, got {names}"
 
 
 def test_all_policies_are_run_when_asked_for() -> None:
@@ -284,13 +271,6 @@ OF_HOST_CHOICES = {
 }
 
 
-@pytest.mark.parametrize(("names", "fits"), OF_HOST_CHOICES.values(), ids=OF_HOST_CHOICES)
-def test_a_test_runs_on_a_host_tier_where(names: list[str], fits: Any) -> None:
-    expected = [one.name for one in OF_HOST if fits(one)]
-    assert 0 < len(expected) < len(OF_HOST), f"the choice leaves some of {len(OF_HOST)}, but not all: {expected}"
-    assert names == expected, f"expected {expected}, got {names}"
-
-
 def _stops(config: CacheConfig, policy: StopPolicy) -> bool:
     return config.storage is not None and config.storage.stop_policy is policy
 
@@ -314,10 +294,21 @@ OF_STORAGE_CHOICES = {
 }
 
 
-@pytest.mark.parametrize(("names", "fits"), OF_STORAGE_CHOICES.values(), ids=OF_STORAGE_CHOICES)
-def test_a_test_runs_on_storage_where(names: list[str], fits: Any) -> None:
-    expected = [one.name for one in OF_STORAGE if fits(one)]
-    assert 0 < len(expected) < len(OF_STORAGE), f"the choice leaves some of {len(OF_STORAGE)}, not all: {expected}"
+ROWS = [
+    (pool, *row)
+    for pool, rows in ((OF_LRU, CHOICES), (OF_HOST, OF_HOST_CHOICES), (OF_STORAGE, OF_STORAGE_CHOICES))
+    for row in rows.values()
+]
+
+
+@pytest.mark.parametrize(
+    ("pool", "names", "fits"),
+    ROWS,
+    ids=[*CHOICES, *(f"{one} on a host" for one in OF_HOST_CHOICES), *OF_STORAGE_CHOICES],
+)
+def test_a_test_runs_where(pool: list[CacheConfig], names: list[str], fits: Any) -> None:
+    expected = [one.name for one in pool if fits(one)]
+    assert 0 < len(expected) < len(pool), f"the choice leaves some of {len(pool)}, but not all: {expected}"
     assert names == expected, f"expected {expected}, got {names}"
 
 

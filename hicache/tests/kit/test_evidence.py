@@ -15,7 +15,7 @@ from hicache.testing.configurations import quick_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.failures import MAX_STEPS, Handles, evidence, record_of, recorded, text_of
-from hicache.testing.report import RunRecord, write_report
+from hicache.testing.report import write_report
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.subject import SHIPPED, Place
@@ -25,43 +25,72 @@ from hicache.tests.kit.suite_runs import execution, run_recorded, write_suite
 from hicache.types import SHARED, Key, Namespace
 
 SUITE = """
+from hypothesis import given, settings, strategies as st
+
 @clause("KEY-1", page_sizes={16})
 def test_of_keys(driver):
     slots = driver.allocate(32)
     driver.free(slots)
     driver.adapter.match(None, chunked=False)
+
+@clause("KEY-1", page_sizes={16})
+def test_of_two_caches(driver, hicache_driver):
+    driver.allocate(16)
+    own = hicache_driver(config=driver.config)
+    own.allocate(32)
+    assert False, "KEY-1: no"
+
+@clause("KEY-1", page_sizes={16})
+def test_of_a_cache_that_is_gone(config, adapter):
+    own = type(adapter)(config)
+    own.allocate(16)
+    own.close()
+    del own
+    assert False, "KEY-1: no"
+
+@clause("KEY-1", page_sizes={16})
+def test_by_a_search(adapter, config):
+    search(adapter)
+
+@settings(database=None)
+@given(count=st.integers(1, 3))
+def search(adapter, count):
+    slots = adapter.allocate(16 * count)
+    adapter.free(slots)
+    assert count < 2, "KEY-1: no"
+
+@clause("KEY-1")
+def test_without_one():
+    assert False, "KEY-1: no"
 """
 
 
-@pytest.fixture
-def found(pytester: pytest.Pytester) -> RunRecord:
-    """A run with one failure."""
+def test_a_failed_test_has_the_steps_of_the_cache_that_it_called_last(pytester: pytest.Pytester) -> None:
     write_suite(pytester, SUITE)
-    return run_recorded(pytester, "--hicache-quick")
-
-
-def test_the_steps_of_a_failed_test_are_in_its_record(found: RunRecord) -> None:
-    (execution,) = found.executions
-    steps = [(step.verb, step.arguments, step.answer) for step in execution.evidence.steps]
-    assert steps[0] == ("allocate", "32", "[16..47]"), f"got {steps}"
-    assert steps[1] == ("free", "[16..47]", "None"), f"got {steps}"
-    assert steps[2][:2] == ("match", "None, chunked=False"), f"got {steps}"
-    assert steps[2][2].startswith("raised AttributeError: "), f"got {steps}"
-
-
-def test_the_traceback_has_the_frames_of_the_adapter_alone(found: RunRecord) -> None:
-    (execution,) = found.executions
-    assert "hosted_cache.py" in execution.evidence.traceback, f"got {execution.evidence.traceback}"
-    for other in ("test_it.py", "evidence.py", "pluggy"):
-        assert other not in execution.evidence.traceback, f"expected no frame of {other}"
-
-
-def test_the_page_shows_the_steps(found: RunRecord, pytester: pytest.Pytester) -> None:
-    page = HtmlPage(write_report(found, pytester.path / "out").read_text(encoding="utf-8"))
+    record = run_recorded(pytester, "--hicache-quick")
+    evidence = {one.node_id.partition("::")[2].partition("[")[0]: one.evidence for one in record.executions}
+    steps = {name: [(step.verb, step.arguments) for step in one.steps] for name, one in evidence.items()}
+    search = steps.pop("test_by_a_search")
+    assert search[-2] == ("allocate", "32"), f"expected the smallest example of the search last, got {search}"
+    assert steps == {
+        "test_of_keys": [("allocate", "32"), ("free", "[16..47]"), ("match", "None, chunked=False")],
+        "test_of_two_caches": [("allocate", "32")],
+        "test_of_a_cache_that_is_gone": [("allocate", "16")],
+        "test_without_one": [],
+    }, f"got {steps}"
+    answers = [step.answer for step in evidence["test_of_keys"].steps]
+    assert answers[:2] == ["[16..47]", "None"], f"got {answers}"
+    assert answers[2].startswith("raised AttributeError: "), f"got {answers}"
+    traceback = evidence["test_of_keys"].traceback
+    assert "hosted_cache.py" in traceback, f"expected the frames of the adapter, got {traceback}"
+    others = [name for name in ("test_it.py", "evidence.py", "pluggy") if name in traceback]
+    assert not others, f"expected the frames of the adapter alone, got those of {others}"
+    of_keys = [one for one in record.executions if "test_of_keys" in one.node_id]
+    page = HtmlPage(write_report(replace(record, executions=tuple(of_keys)), pytester.path / "out").read_text("utf-8"))
     cause = page.one(id="cause-1")
-    steps = cause.one("table", kind="steps").rows()
-    assert steps[1:3] == [["allocate", "32", "[16..47]"], ["free", "[16..47]", "None"]], f"got {steps}"
-    assert steps[3][:2] == ["✗ failed match", "None, chunked=False"], f"got {steps}"
+    rows = cause.one("table", kind="steps").rows()[1:]
+    assert rows[:2] == [["allocate", "32", "[16..47]"], ["free", "[16..47]", "None"]], f"got {rows}"
+    assert rows[2][:2] == ["✗ failed match", "None, chunked=False"], f"got {rows}"
     folded = [one.one("summary").text for one in cause.all("details")]
     assert "Traceback of the adapter" in folded, f"got {folded}"
 
@@ -125,23 +154,6 @@ def test_the_blocks_of_a_cache_of_blocks_are_shown_before_and_after_the_last_cal
     assert titles[2:] == ["the cache before the last call", "the cache after the last call"], f"got {titles}"
 
 
-OWN = """
-@clause("KEY-1", page_sizes={16})
-def test_of_two_caches(driver, hicache_driver):
-    driver.allocate(16)
-    own = hicache_driver(config=driver.config)
-    own.allocate(32)
-    assert False, "KEY-1: no"
-"""
-
-
-def test_the_steps_are_those_of_the_cache_that_was_called_last(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, OWN)
-    (failed,) = run_recorded(pytester, "--hicache-quick").executions
-    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
-    assert steps == [("allocate", "32")], f"expected those of the second cache, got {steps}"
-
-
 def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path) -> None:
     with closing(Place(SHIPPED[0], tmp_path)) as place:
         driver = StorageDriver(place)
@@ -152,53 +164,6 @@ def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path)
             (one.verb, one.arguments, one.answer) for one in evidence(record_of(driver), AssertionError("no")).steps
         ]
     assert steps == [("set", "[a]", "[True]"), ("get", "[a, b], instance=1", "[True, False]")], f"got {steps}"
-
-
-SEARCH = """
-from hypothesis import given, settings, strategies as st
-
-@clause("KEY-1", page_sizes={16})
-def test_by_a_search(adapter, config):
-    search(adapter)
-
-@settings(database=None)
-@given(count=st.integers(1, 3))
-def search(adapter, count):
-    slots = adapter.allocate(16 * count)
-    adapter.free(slots)
-    assert count < 2, "KEY-1: no"
-"""
-
-
-def test_a_search_has_the_steps_of_its_last_example(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, SEARCH)
-    (failed,) = run_recorded(pytester, "--hicache-quick").executions
-    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
-    assert steps[-2] == ("allocate", "32"), f"expected the smallest example, got {steps}"
-
-
-DROPPED = """
-@clause("KEY-1", page_sizes={16})
-def test_of_a_cache_that_is_gone(config, adapter):
-    own = type(adapter)(config)
-    own.allocate(16)
-    own.close()
-    del own
-    assert False, "KEY-1: no"
-"""
-
-
-def test_the_steps_of_a_cache_that_is_gone_are_kept(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, DROPPED)
-    (failed,) = run_recorded(pytester, "--hicache-quick").executions
-    steps = [(step.verb, step.arguments) for step in failed.evidence.steps]
-    assert steps == [("allocate", "16")], f"expected those of the last cache, got {steps}"
-
-
-def test_a_test_without_a_cache_has_no_steps_of_another(pytester: pytest.Pytester) -> None:
-    write_suite(pytester, f"{SUITE}\n@clause('KEY-1')\ndef test_without_one():\n    assert False, 'KEY-1: no'\n")
-    last = run_recorded(pytester, "--hicache-quick").executions[-1]
-    assert (last.outcome.value, last.evidence.steps) == ("failed", ()), f"got {last}"
 
 
 def test_only_the_last_steps_are_kept() -> None:

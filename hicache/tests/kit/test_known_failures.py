@@ -327,7 +327,7 @@ RUNS = {
     "the second cause": (TWO_CAUSES, "LOCK-3", "", "1 failed", FAILED, "*"),
     "both causes": (TWO_CAUSES, "LOCK-2 LOCK-3", "", "1 xfailed", OK, "*"),
     **{
-        f"nothing, {entry}": (
+        f"nothing {entry}": (
             *(ONE_SKIPPED, entry, "", "3 passed 1 skipped", FAILED),
             f"ERROR: known.toml: entry 1 ({entry}) matches no executed test: remove it",
         )

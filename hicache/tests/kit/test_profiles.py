@@ -97,12 +97,10 @@ def test_the_profile_of_a_run(
 ) -> None:
     if variable:
         monkeypatch.setenv("CI", variable)
-    write_suite(
-        pytester,
-        OF_THE_SUITES.format(examples=examples, shrinking_s=10 if examples == 25 else 60),
-        "properties",
-        CONFTEST,
-    )
+    source = OF_THE_SUITES.format(examples=examples, shrinking_s=60)
+    if chosen == "hicache-nightly":
+        source += "    assert settings().derandomize is False, 'each night searches other examples'\n"
+    write_suite(pytester, source, "properties", CONFTEST)
     options = ("--hypothesis-profile", chosen) if chosen else ()
     run(pytester, *options).assert_outcomes(passed=1)
 
@@ -132,18 +130,3 @@ def test_a_profile_of_the_project_can_be_chosen_for_the_suites(pytester: pytest.
     pytester.makeconftest(own)
     write_suite(pytester, OF_THE_SUITES.format(examples=9, shrinking_s=60), "properties", CONFTEST)
     run(pytester, "--hypothesis-profile", "own").assert_outcomes(passed=1)
-
-
-def test_a_nightly_run_searches_other_examples_each_night(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CI", "true")
-    source = """
-        from hypothesis import settings
-
-        @clause("MATCH-1")
-        def test_search():
-            assert settings().derandomize is False, settings()
-    """
-    write_suite(pytester, source, "properties", CONFTEST)
-    run(pytester, "--hypothesis-profile", "hicache-nightly").assert_outcomes(passed=1)
