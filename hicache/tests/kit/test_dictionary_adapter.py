@@ -27,13 +27,9 @@ def verified(adapter: str, directory: Path, *options: str, absent: str = "") -> 
     return run_apart(adapter, directory, "conformance", "--ignore", "conformance/storage", *options, absent=absent)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+def test_it_passes_all_that_it_can_be_held_to_without_torch_and_skips_the_rest(tmp_path: Path) -> None:
     adapter = f"{DictionaryAdapter.__module__}:{DictionaryAdapter.__name__}"
-    return verified(adapter, tmp_path_factory.mktemp("report"), "properties", absent="torch")
-
-
-def test_it_passes_all_that_it_can_be_held_to_without_torch(run: RunRecord) -> None:
+    run = verified(adapter, tmp_path, "properties", absent="torch")
     suites = {one.suite for one in run.executions}
     assert suites == {"conformance", "properties"}, f"expected tests of two suites, got those of {suites}"
     failed = [one.node_id for one in run.executions if one.outcome is Outcome.FAILED]
@@ -41,9 +37,6 @@ def test_it_passes_all_that_it_can_be_held_to_without_torch(run: RunRecord) -> N
     passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
     missing = {"KEY-1", "POOL-2", "POOL-3", "INS-1", "LOCK-5", "EVICT-1", "COMP-2"} - passed
     assert not missing, f"clauses that need no capability did not run: {missing}"
-
-
-def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> None:
     reasons = {one.reason for one in run.executions if one.outcome is Outcome.SKIPPED}
     for capability in (Capability.SWA, Capability.NAMESPACES, Capability.HOST):
         matching = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]

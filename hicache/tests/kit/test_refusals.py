@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.reference import ReferenceAdapter
@@ -22,25 +22,10 @@ class Trusting(ReferenceAdapter):
     capabilities = ReferenceAdapter.capabilities - {Capability.REFUSALS}
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Outcome]]:
-    """The outcomes of each test function, of quick configurations."""
-    folder = tmp_path_factory.mktemp("report")
+def test_a_test_of_more_than_refusals_is_executed_and_one_of_refusals_alone_is_skipped(tmp_path: Path) -> None:
     tests = (*OF_MORE_THAN_REFUSALS, OF_REFUSALS_ALONE, "--hicache-quick", "-k", "not held_however or lose")
-    adapter = f"{Trusting.__module__}:{Trusting.__name__}"
-    found: dict[str, set[Outcome]] = {}
-    for one in run_apart(adapter, folder, *tests).executions:
-        found.setdefault(one.node_id.partition("[")[0], set()).add(one.outcome)
-    return found
-
-
-@pytest.mark.parametrize("test", OF_MORE_THAN_REFUSALS)
-def test_a_test_of_more_than_refusals_is_executed(outcomes: dict[str, set[Outcome]], test: str) -> None:
-    assert outcomes[test] == {Outcome.PASSED}, (
-        f"{test} checks more than refusals: expected passed, got {outcomes[test]}"
-    )
-
-
-def test_a_test_of_refusals_alone_is_skipped(outcomes: dict[str, set[Outcome]]) -> None:
-    found = outcomes[OF_REFUSALS_ALONE]
-    assert found == {Outcome.SKIPPED}, f"nothing of {OF_REFUSALS_ALONE} is executed: expected skipped, got {found}"
+    outcomes: dict[str, set[Outcome]] = {}
+    for one in run_apart(f"{Trusting.__module__}:{Trusting.__name__}", tmp_path, *tests).executions:
+        outcomes.setdefault(one.node_id.partition("[")[0], set()).add(one.outcome)
+    expected = {test: {Outcome.PASSED} for test in OF_MORE_THAN_REFUSALS} | {OF_REFUSALS_ALONE: {Outcome.SKIPPED}}
+    assert outcomes == expected, f"expected {expected}, got {outcomes}"
