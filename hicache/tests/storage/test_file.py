@@ -58,30 +58,10 @@ def test_the_file_of_an_object_that_is_there_is_not_written(open_in: Open, tmp_p
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "STORE-5: nothing is written"
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, OBJECT_BYTES - 1)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def lengthen(path: Path) -> None:
-    os.truncate(path, OBJECT_BYTES + 1)
-
-
 def flip(path: Path, offset: int = OBJECT_BYTES - 1) -> None:
     content = bytearray(path.read_bytes())
     content[offset] ^= 1
     path.write_bytes(content)
-
-
-def flip_format(path: Path) -> None:
-    flip(path, 0)
-
-
-def flip_checksum(path: Path) -> None:
-    flip(path, HEADER.size - 8)
 
 
 def lead_away(path: Path) -> None:
@@ -90,25 +70,23 @@ def lead_away(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-@pytest.mark.parametrize(
-    ("corrupt", "reason"),
-    [
-        (cut, "short"),
-        (empty, "short"),
-        (lengthen, "long"),
-        (flip, "corrupt"),
-        (flip_format, "corrupt"),
-        (flip_checksum, "corrupt"),
-        (lead_away, "corrupt"),
-    ],
-)
-def test_a_damaged_object_is_a_miss_and_goes(
-    open_in: Open, tmp_path: Path, corrupt: Callable[[Path], None], reason: str
-) -> None:
-    backend = open_in("file")
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "cut": (lambda path: os.truncate(path, OBJECT_BYTES - 1), "short"),
+    "empty": (lambda path: os.truncate(path, 0), "short"),
+    "lengthened": (lambda path: os.truncate(path, OBJECT_BYTES + 1), "long"),
+    "a bit of the page": (flip, "corrupt"),
+    "a bit of the format": (lambda path: flip(path, 0), "corrupt"),
+    "a bit of the checksum": (lambda path: flip(path, HEADER.size - 8), "corrupt"),
+    "a link": (lead_away, "corrupt"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_object_is_a_miss_and_goes(open_in: Open, tmp_path: Path, damage: str) -> None:
+    backend, (corrupt, reason) = open_in("file"), DAMAGES[damage]
     put(backend, a=page(1))
     corrupt(the_file(tmp_path))
-    assert take(backend, "a") is None, f"STORE-3: {corrupt.__name__} makes it a miss"
+    assert take(backend, "a") is None, f"STORE-3: {damage} makes it a miss"
     assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
     assert not list((tmp_path / SCOPE).glob("??/*")), "PF13: a damaged object is removed by the get that found it"
     assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"

@@ -42,7 +42,8 @@ def test_a_scope_says_its_version_and_whether_the_model_is_identified(fingerprin
 
 @given(st.text(min_size=1, max_size=300))
 def test_the_name_of_any_model_makes_a_scope(model: str) -> None:
-    assert check_scope(scope_of(model)) == scope_of(model), f"SEC-5: {model!r}"
+    scope = scope_of(model)
+    assert check_scope(scope) == scope, f"SEC-5: {model!r}"
 
 
 @pytest.mark.parametrize("pool", Pool)

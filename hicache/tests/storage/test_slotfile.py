@@ -89,17 +89,9 @@ def test_a_slot_that_another_process_reuses_is_no_data(
     assert take(mine, "a") is None, "STORE-3: by then the slot holds another object"
     assert mine.stats().misses == {"absent": 1}, f"it is gone, not damaged: {mine.stats()}"
     assert take(mine, "b") == page(2), "STORE-8: what took its place is untouched"
-
-
-@pytest.mark.parametrize("verify", [True, False])
-def test_an_object_that_came_back_with_other_bytes_meanwhile_is_no_data(
-    open_in: Open, monkeypatch: pytest.MonkeyPatch, verify: bool
-) -> None:
-    mine, theirs = (open_in("slotfile", capacity_slots=1, verify=verify) for _ in range(2))
-    put(mine, a=page(1))
-    while_reading(monkeypatch, mine, lambda: (theirs.clear(), put(theirs, a=page(2))))
-    assert take(mine, "a") is None, "STORE-3: the row is another, though key and slot are the same"
-    assert take(mine, "a") == page(2), "STORE-3: and is read next"
+    while_reading(monkeypatch, mine, lambda: (theirs.clear(), put(theirs, b=page(3))))
+    assert take(mine, "b") is None, "STORE-3: the row is another, though key and slot are the same"
+    assert take(mine, "b") == page(3), "STORE-3: and is read next"
 
 
 def test_what_another_process_changed_is_seen(open_in: Open) -> None:
@@ -232,22 +224,25 @@ def test_an_index_that_is_removed_while_it_is_opened_is_made_anew(
     assert (tmp_path / SCOPE / "index.sqlite").exists(), "expected an index in the folder"
 
 
-def test_an_index_that_is_a_link_is_refused(open_in: Open, tmp_path: Path) -> None:
-    open_in("slotfile", capacity_slots=8).close()
-    index, elsewhere = tmp_path / SCOPE / "index.sqlite", tmp_path / "elsewhere"
+def lead_away(index: Path) -> None:
     index.unlink()
-    index.symlink_to(elsewhere)
-    with pytest.raises(ConfigurationError, match="is a link"):
-        open_in("slotfile", capacity_slots=8)
-    assert not elsewhere.exists(), "expected no new file outside of the folder"
+    index.symlink_to(index.parents[1] / "elsewhere")
 
 
-def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
-    open_in("slotfile", capacity_slots=2).close()
-    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as database:
+def raise_version(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as database:
         database.execute("PRAGMA user_version = 3")
-    with pytest.raises(ConfigurationError, match="has version 3, expected 2"):
+
+
+@pytest.mark.parametrize(("change", "said"), [(lead_away, "is a link"), (raise_version, "has version 3, expected 2")])
+def test_an_index_that_is_a_link_or_has_another_version_is_refused(
+    open_in: Open, tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    open_in("slotfile", capacity_slots=2).close()
+    change(tmp_path / SCOPE / "index.sqlite")
+    with pytest.raises(ConfigurationError, match=said):
         open_in("slotfile", capacity_slots=2)
+    assert not (tmp_path / "elsewhere").exists(), "expected no new file outside of the folder"
     assert not list((tmp_path / SCOPE / "writers").iterdir()), "nothing is left of who could not open it"
 
 

@@ -22,7 +22,6 @@ from hicache.config import (
     ExecutorKind,
     ExtraConfig,
     HostConfig,
-    Layout,
     StorageConfig,
     read_extra_config,
     read_table,
@@ -39,13 +38,8 @@ VALID = CacheConfig(
     capacity_tokens={"full": 64, "swa": 32, "mamba": 3},
     sliding_window_size=24,
     mamba_chunk_size=16,
-    policy=EvictionPolicy.LRU,
-    bigram=False,
     events=True,
-    layout=Layout.LAYER_FIRST,
-    device="cpu",
     model=tiny_model(("indexer",)),
-    topology=SINGLE_RANK,
 )
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

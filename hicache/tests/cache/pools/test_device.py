@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
+from hicache.config import SINGLE_RANK, CacheConfig, Layout
 from hicache.errors import ConfigurationError, SlotError
 from hicache.pools.device import DevicePools
 from hicache.stacks import pool_specs
@@ -38,14 +38,7 @@ def open_pools() -> DevicePools:
         page_size=PAGE_SIZE,
         capacity_tokens={FULL: FULL_PAGES * PAGE_SIZE, SWA: SWA_PAGES * PAGE_SIZE},
         sliding_window_size=PAGE_SIZE,
-        mamba_chunk_size=None,
-        policy=EvictionPolicy.LRU,
-        bigram=False,
-        events=False,
-        layout=Layout.LAYER_FIRST,
-        device="cpu",
         model=TINY_MODEL,
-        topology=SINGLE_RANK,
     )
     return DevicePools(config, pool_specs(config))
 

@@ -230,12 +230,6 @@ def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
     assert take(backend, "a") == page(2), "and read"
 
 
-def test_another_capacity_is_refused_when_it_is_opened(open_here: OpenHere) -> None:
-    open_here(4)
-    with pytest.raises(ConfigurationError, match="got 5"):
-        open_here(5)
-
-
 def test_pages_of_another_size_are_kept_apart(open_here: OpenHere) -> None:
     small, large = open_here(1, page_bytes=64), open_here(1)
     put(small, a=page(1, 64))
