@@ -11,7 +11,7 @@ import pytest
 from hicache.cache import UnifiedRadixCache
 from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator, has_value
 from hicache.components.component_tree import REGISTRY
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
+from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.events import EventLog
 from hicache.keys import RadixKey
@@ -92,15 +92,8 @@ def config() -> CacheConfig:
         components=("full", SCALES),
         page_size=PAGE_SIZE,
         capacity_tokens={"full": 16 * PAGE_SIZE, SCALES: 16 * PAGE_SIZE},
-        sliding_window_size=None,
-        mamba_chunk_size=None,
-        policy=EvictionPolicy.LRU,
-        bigram=False,
         events=True,
-        layout=Layout.LAYER_FIRST,
-        device="cpu",
         model=TINY_MODEL,
-        topology=SINGLE_RANK,
     )
 
 

@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from hicache.config import (
-    SINGLE_RANK,
     CacheConfig,
-    EvictionPolicy,
     ExecutorKind,
     HostConfig,
     IoBackend,
     Layout,
     StorageConfig,
-    WritePolicy,
 )
 from hicache.pools.buffers import RawBytes, TierPools
 from hicache.pools.copy import CopyMethod, PoolCopier
@@ -50,18 +47,12 @@ def two_tier_config(
         capacity_tokens=_tokens(DEVICE_PAGES),
         sliding_window_size=PAGE_SIZE,
         mamba_chunk_size=PAGE_SIZE,
-        policy=EvictionPolicy.LRU,
-        bigram=False,
-        events=False,
         layout=device_layout,
         device=device,
         model=reshaped(MODEL, dtype=dtype),
-        topology=SINGLE_RANK,
         host=HostConfig(
             capacity_tokens=_tokens(HOST_PAGES),
             layout=host_layout,
-            write_policy=WritePolicy.WRITE_THROUGH,
-            selective_hits=1,
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STREAMS if device.startswith("cuda") else ExecutorKind.STEPPED,
             io_backend=io_backend,
