@@ -14,11 +14,10 @@ from time import perf_counter
 
 from hicache.cli.command import adapter_class
 from hicache.cli.program import program
-from hicache.cli.stage import StageProgress, StageResult, Verification, part_of, run_process
+from hicache.cli.stage import StageProgress, StageResult, Verification, part_of, record_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.failures import causes_of
 from hicache.testing.plugin.known_failures import (
-    VERSIONS,
     Baseline,
     KnownFailure,
     judged,
@@ -28,7 +27,7 @@ from hicache.testing.plugin.known_failures import (
 from hicache.testing.processes import end_if_forked
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.replay.run import OpeningError
-from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
+from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord, write_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +76,9 @@ class Replays:
 
     def record(self) -> RunRecord:
         """The replays that have ended."""
-        return RunRecord(
-            schema_version=SCHEMA_VERSION,
-            versions=VERSIONS,
-            implementation=self.path,
-            started=self.started.isoformat(timespec="seconds"),
-            environment={},
-            profile=self.adapter.profile,
-            capabilities=tuple(sorted(capability.name for capability in self.adapter.capabilities)),
-            executions=tuple(self.executions),
-        )
+        capabilities = sorted(capability.name for capability in self.adapter.capabilities)
+        profile, started = self.adapter.profile, self.started
+        return record_of(self.path, self.executions, started=started, profile=profile, capabilities=capabilities)
 
     def _run(self, sample: Sample, progress: StageProgress) -> Execution:
         begin = perf_counter()

@@ -7,7 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -218,7 +218,11 @@ def run_process(
     run_file.unlink(missing_ok=True)
     ending = follow(command, log, run_file, progress, interrupt, verification.timeout_s)
     is_whole = run_file.exists()
-    record = read_run(run_file) if is_whole else _nothing(verification, started)
+    if is_whole:
+        record = read_run(run_file)
+    else:
+        profile, capabilities = verification.profile, verification.capabilities
+        record = record_of(verification.adapter, started=started, profile=profile, capabilities=capabilities)
     if ending == INTERRUPTED or (is_whole and _explains(record, ending, verification)):
         problem = INTERRUPTED if ending == INTERRUPTED else None
     else:
@@ -229,19 +233,27 @@ def run_process(
     return StageResult(name, record, problem, perf_counter() - begin)
 
 
-def _nothing(verification: Verification, started: datetime) -> RunRecord:
-    """The record of a stage that left none."""
+def record_of(
+    implementation: str,
+    executions: Iterable[Execution] = (),
+    *,
+    started: datetime | None = None,
+    environment: Mapping[str, str] | None = None,
+    profile: str = NO_PROFILE,
+    capabilities: Iterable[str] = (),
+) -> RunRecord:
+    """The record of a stage. `started`: by default now."""
     from hicache.testing.plugin.known_failures import VERSIONS
 
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,
-        implementation=verification.adapter,
-        started=started.isoformat(timespec="seconds"),
-        environment={},
-        profile=verification.profile,
-        capabilities=verification.capabilities,
-        executions=(),
+        implementation=implementation,
+        started=(started or datetime.now(timezone.utc)).isoformat(timespec="seconds"),
+        environment=environment or {},
+        profile=profile,
+        capabilities=tuple(capabilities),
+        executions=tuple(executions),
     )
 
 

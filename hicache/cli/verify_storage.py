@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -27,14 +26,15 @@ from hicache.cli.stage import (
     Verification,
     failed_stages,
     part_of,
+    record_of,
 )
 from hicache.cli.verify import listed_failures
 from hicache.errors import InvariantError
 from hicache.storage.registry import backend_class
 from hicache.testing.plugin.failures import causes_of
-from hicache.testing.plugin.known_failures import VERSIONS, KnownFailure, judged
+from hicache.testing.plugin.known_failures import KnownFailure, judged
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
-from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, Execution, Outcome
 from hicache.testing.report.targets import FILES
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject, require_opened
@@ -233,7 +233,7 @@ class SeededStage:
             finding = self._finding(subject, part_of(progress, number, len(subjects)))
             executions.append(self._execution(subject, finding, perf_counter() - started))
             environment[f"{self.name} of {subject.name}"] = finding.summary
-        record = record_of(self.verification.title, environment, executions)
+        record = record_of(self.verification.title, executions, environment=environment)
         return StageResult(self.name, record, None, perf_counter() - begin)
 
     def _finding(self, subject: BackendSubject, progress: StageProgress) -> BackendFinding:
@@ -340,22 +340,8 @@ class ThroughputStage:
                     summary = problem = f"{subject.name}, pages of {size >> 10} KiB: {error!r}"
             environment[f"throughput of {subject.name}, {size >> 10} KiB"] = summary
             progress(number + 1, len(wanted))
-        record = record_of(self.verification.title, environment, [])
+        record = record_of(self.verification.title, environment=environment)
         return StageResult(self.name, record, problem, perf_counter() - begin)
-
-
-def record_of(title: str, environment: Mapping[str, str], executions: Sequence[Execution]) -> RunRecord:
-    """The record of a stage that has just ended."""
-    return RunRecord(
-        schema_version=SCHEMA_VERSION,
-        versions=VERSIONS,
-        implementation=title,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        environment=environment,
-        profile=NO_PROFILE,
-        capabilities=(),
-        executions=tuple(executions),
-    )
 
 
 def _in_words(found: Throughput) -> str:
