@@ -488,7 +488,8 @@ def test_the_parent_keeps_the_hits_of_an_evicted_child(driver: Scenario) -> None
 # EVICT-3 to EVICT-5: which other components an eviction of one component takes with it.
 
 
-def require_tombstone(driver: Scenario, component: str) -> None:
+@clause("EVICT-3", "EVICT-4", each=(SWA, MAMBA))
+def test_an_inner_node_that_loses_a_component_becomes_a_tombstone(driver: Scenario, component: str) -> None:
     """An inner node loses a component and those after it, and the longer prompt still hits."""
     driver.make_tombstone(component)
     expected = set(driver.config.components) - driver.evicted_with(component)
@@ -501,16 +502,6 @@ def require_tombstone(driver: Scenario, component: str) -> None:
     assert driver.hit_pages(TOMBSTONE) == 0, f"EVICT-3: {TOMBSTONE} lost its {component} data: expected no hit"
 
 
-@clause("EVICT-3", "EVICT-4", components=(SWA,))
-def test_swa_data_of_an_inner_node_leaves_a_tombstone(driver: Scenario) -> None:
-    require_tombstone(driver, SWA)
-
-
-@clause("EVICT-3", "EVICT-4", components=(MAMBA,))
-def test_the_state_of_an_inner_node_leaves_a_tombstone(driver: Scenario) -> None:
-    require_tombstone(driver, MAMBA)
-
-
 @clause("EVICT-4")
 def test_an_inner_node_keeps_the_components_of_higher_rank(driver: Scenario) -> None:
     for component in (MAMBA, SWA):
@@ -521,17 +512,8 @@ def test_an_inner_node_keeps_the_components_of_higher_rank(driver: Scenario) -> 
         driver.evict_all()
 
 
-@clause("EVICT-3", components=(SWA,), bigram=True)
-def test_a_leaf_is_evicted_in_full_with_its_swa_data(driver: Scenario) -> None:
-    leaf_goes_as_a_whole(driver, SWA)
-
-
-@clause("EVICT-3", components=(MAMBA,))
-def test_a_leaf_is_evicted_in_full_with_its_state(driver: Scenario) -> None:
-    leaf_goes_as_a_whole(driver, MAMBA)
-
-
-def leaf_goes_as_a_whole(driver: Scenario, component: str) -> None:
+@clause("EVICT-3", each=(SWA, MAMBA), bigram=True)
+def test_a_leaf_is_evicted_in_full(driver: Scenario, component: str) -> None:
     """Evict a component of a leaf: the leaf loses its data in every pool."""
     for page in (1, 2, 3):
         driver.put_pages([page])
@@ -591,17 +573,8 @@ def require_empty(driver: Scenario, why: str) -> None:
     assert not driver.nodes(), f"EVICT-6: {why}: expected an empty tree, got {driver.nodes().keys()}"
 
 
-@clause("EVICT-6", components=(SWA,), bigram=True)
-def test_an_swa_tombstone_is_removed_with_its_last_child(driver: Scenario) -> None:
-    goes_with_its_last_child(driver, SWA)
-
-
-@clause("EVICT-6", components=(MAMBA,))
-def test_a_mamba_tombstone_is_removed_with_its_last_child(driver: Scenario) -> None:
-    goes_with_its_last_child(driver, MAMBA)
-
-
-def goes_with_its_last_child(driver: Scenario, component: str) -> None:
+@clause("EVICT-6", each=(SWA, MAMBA), bigram=True)
+def test_a_tombstone_is_removed_with_its_last_child(driver: Scenario, component: str) -> None:
     """A tombstone with two children stays when the first is removed, and is removed with the second."""
     driver.make_tombstone(component)
     driver.put_pages([*TOMBSTONE, 50], passed=len(TOMBSTONE))
@@ -640,17 +613,8 @@ def test_nodes_without_a_state_are_removed_up_to_the_first_that_has_one(driver: 
     assert left == {(1,)}, f"EVICT-6: a state lies after page 1, none after 2 and 3: expected 1 alone, got {left}"
 
 
-@clause("EVICT-6", "LOCK-5", components=(SWA,))
-def test_a_locked_swa_tombstone_is_removed_with_its_last_lock(driver: Scenario) -> None:
-    goes_with_its_last_lock(driver, SWA)
-
-
-@clause("EVICT-6", "LOCK-5", components=(MAMBA,))
-def test_a_locked_mamba_tombstone_is_removed_with_its_last_lock(driver: Scenario) -> None:
-    goes_with_its_last_lock(driver, MAMBA)
-
-
-def goes_with_its_last_lock(driver: Scenario, component: str) -> None:
+@clause("EVICT-6", "LOCK-5", each=(SWA, MAMBA))
+def test_a_locked_tombstone_is_removed_with_its_last_lock(driver: Scenario, component: str) -> None:
     """A childless tombstone with two locks is removed when the second lock is released."""
     handle = driver.make_tombstone(component)
     receipts = [driver.lock(handle), driver.lock(handle)]
@@ -661,17 +625,8 @@ def goes_with_its_last_lock(driver: Scenario, component: str) -> None:
     require_empty(driver, "the last lock on a childless tombstone is released")
 
 
-@clause("EVICT-6", "EVICT-3", components=(SWA,))
-def test_swa_data_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Scenario) -> None:
-    part_of_a_locked_leaf(driver, SWA)
-
-
-@clause("EVICT-6", "EVICT-3", components=(MAMBA,))
-def test_a_state_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Scenario) -> None:
-    part_of_a_locked_leaf(driver, MAMBA)
-
-
-def part_of_a_locked_leaf(driver: Scenario, component: str) -> None:
+@clause("EVICT-6", "EVICT-3", each=(SWA, MAMBA))
+def test_data_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Scenario, component: str) -> None:
     """A leaf whose FULL data is locked, but not this component: the component can be evicted, the leaf stays."""
     receipt = childless(driver, component)
     driver.recompute()

@@ -67,7 +67,8 @@ def test_slots_of_a_demoted_node_have_no_partners(driver: Scenario) -> None:
     )
 
 
-def require_loss_of_one_tier(driver: Scenario, component: str) -> None:
+@clause("EVICT-7", "FLOW-8", "EVICT-3", each=(SWA, MAMBA))
+def test_data_that_an_inner_node_lost_on_the_device_is_on_the_host(driver: Scenario, component: str) -> None:
     """A tombstone on the device hits through its host copy, and has all components again after a load."""
     driver.drop_on_device(component)
     gone = set(driver.config.components) - driver.components_on_device(TOMBSTONE)
@@ -86,16 +87,6 @@ def require_loss_of_one_tier(driver: Scenario, component: str) -> None:
     assert driver.tier_hits(TOMBSTONE) == (2, 0), (
         f"EVICT-7: loaded, it is whole: expected (2, 0), got {driver.tier_hits(TOMBSTONE)}"
     )
-
-
-@clause("EVICT-7", "FLOW-8", "EVICT-3", components=(SWA,))
-def test_swa_data_that_an_inner_node_lost_on_the_device_is_on_the_host(driver: Scenario) -> None:
-    require_loss_of_one_tier(driver, SWA)
-
-
-@clause("EVICT-7", "FLOW-8", "EVICT-3", components=(MAMBA,))
-def test_a_state_that_an_inner_node_lost_on_the_device_is_on_the_host(driver: Scenario) -> None:
-    require_loss_of_one_tier(driver, MAMBA)
 
 
 @clause("EVICT-3", "EVICT-7")
@@ -343,7 +334,8 @@ def test_with_write_back_an_inner_node_loses_nothing_without_a_copy(driver: Scen
             require_copy_first(back, component)
 
 
-def require_copy_of_the_rest(driver: Scenario, component: str) -> None:
+@clause("EVICT-7", "FLOW-8", each=(SWA, MAMBA), write_policies=BACK, needs=[Capability.COUNTERS])
+def test_one_component_is_backed_up_where_the_host_has_the_rest(driver: Scenario, component: str) -> None:
     """The host has the FULL data already: only the lacking components are backed up."""
     require_copy_first(driver, component)
     full = driver.host_slots(FULL)
@@ -366,17 +358,8 @@ def require_copy_of_the_rest(driver: Scenario, component: str) -> None:
     )
 
 
-@clause("EVICT-7", "FLOW-8", components=(SWA,), write_policies=BACK, needs=[Capability.COUNTERS])
-def test_swa_data_alone_is_backed_up_where_the_host_has_the_rest(driver: Scenario) -> None:
-    require_copy_of_the_rest(driver, SWA)
-
-
-@clause("EVICT-7", "FLOW-8", components=(MAMBA,), write_policies=BACK, needs=[Capability.COUNTERS])
-def test_a_state_alone_is_backed_up_where_the_host_has_the_rest(driver: Scenario) -> None:
-    require_copy_of_the_rest(driver, MAMBA)
-
-
-def require_refusal(driver: Scenario, component: str) -> None:
+@clause("EVICT-7", "FLOW-4", each=(SWA, MAMBA), write_policies=BACK)
+def test_data_stays_where_the_host_has_no_room(driver: Scenario, component: str) -> None:
     """An inner node loses nothing while the host has no room for it."""
     pages = len(TOMBSTONE)
     with driver.host_variant(host={"capacity_tokens": driver.capacity_for(pages, 1)}) as small:
@@ -395,16 +378,6 @@ def require_refusal(driver: Scenario, component: str) -> None:
         refused = small.evict_inner(component).refused
         assert TOMBSTONE not in small.device_slots(component), f"EVICT-7: there is room now, {refused} victims stayed"
         assert TOMBSTONE in small.host_slots(component), f"FLOW-8: {component} left the device for the host"
-
-
-@clause("EVICT-7", "FLOW-4", components=(SWA,), write_policies=BACK)
-def test_swa_data_stays_where_the_host_has_no_room(driver: Scenario) -> None:
-    require_refusal(driver, SWA)
-
-
-@clause("EVICT-7", "FLOW-4", components=(MAMBA,), write_policies=BACK)
-def test_a_state_stays_where_the_host_has_no_room(driver: Scenario) -> None:
-    require_refusal(driver, MAMBA)
 
 
 @clause("EVICT-7", "EVICT-1", write_policies=BACK)
@@ -588,7 +561,8 @@ def test_what_a_prefetch_brought_was_used_when_it_came(driver: Scenario) -> None
 # EVICT-8, EVICT-3, EVICT-4: which components leave the host with the SWA data or the state of an inner node.
 
 
-def require_gap(driver: Scenario, component: str) -> None:
+@clause("EVICT-8", "EVICT-3", "EVICT-4", "MATCH-1", each=(SWA, MAMBA))
+def test_data_of_an_inner_node_leaves_a_gap_on_the_host(driver: Scenario, component: str) -> None:
     """An inner node on the host loses a component and those after it, and the longer prompt still hits."""
     driver.put_on_host(TOMBSTONE, driver.longer_prompt())
     driver.evict_inner_from_host(component)
@@ -601,16 +575,6 @@ def require_gap(driver: Scenario, component: str) -> None:
     found = driver.tier_hits(driver.longer_prompt()), driver.tier_hits(TOMBSTONE)
     expected_reach = (0, len(driver.longer_prompt())), (0, 0)
     assert found == expected_reach, f"EVICT-3: the longer prompt hits, the gap does not: {expected_reach}, got {found}"
-
-
-@clause("EVICT-8", "EVICT-3", "EVICT-4", "MATCH-1", components=(SWA,))
-def test_swa_data_of_an_inner_node_leaves_a_gap_on_the_host(driver: Scenario) -> None:
-    require_gap(driver, SWA)
-
-
-@clause("EVICT-8", "EVICT-3", "EVICT-4", "MATCH-1", components=(MAMBA,))
-def test_the_state_of_an_inner_node_leaves_a_gap_on_the_host(driver: Scenario) -> None:
-    require_gap(driver, MAMBA)
 
 
 @clause("LOCK-5", "LOCK-7", "EVICT-8", components=(SWA,), write_policies=THROUGH, page_sizes=[16])
@@ -643,7 +607,8 @@ def test_an_ancestor_that_is_locked_on_the_host_stays_without_a_state(driver: Sc
     assert not driver.nodes(), f"EVICT-6: it has no state and no lock: expected no node, got {driver.nodes()}"
 
 
-def refilled(driver: Scenario, component: str) -> None:
+@clause("EVICT-8", "FLOW-8", each=(SWA, MAMBA), write_policies=FORWARD)
+def test_data_that_left_the_host_is_backed_up_again(driver: Scenario, component: str) -> None:
     """The components that the host lost are backed up with the next use, and no others."""
     driver.put_on_both(TOMBSTONE, driver.longer_prompt())
     driver.evict_inner_from_host(component)
@@ -658,16 +623,6 @@ def refilled(driver: Scenario, component: str) -> None:
     assert driver.tier_hits(TOMBSTONE) == (0, 2), (
         f"FLOW-8: both pages are on the host: expected (0, 2), got {driver.tier_hits(TOMBSTONE)}"
     )
-
-
-@clause("EVICT-8", "FLOW-8", components=(SWA,), write_policies=FORWARD)
-def test_swa_data_that_left_the_host_is_backed_up_again(driver: Scenario) -> None:
-    refilled(driver, SWA)
-
-
-@clause("EVICT-8", "FLOW-8", components=(MAMBA,), write_policies=FORWARD)
-def test_a_state_that_left_the_host_is_backed_up_again(driver: Scenario) -> None:
-    refilled(driver, MAMBA)
 
 
 @clause("EVICT-8", "EVICT-5")

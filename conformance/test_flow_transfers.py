@@ -417,7 +417,8 @@ def test_one_transfer_can_complete_one_load_and_fail_another(driver: Scenario) -
     assert found == ((2, 0), (0, 2)), f"FLOW-3: 1, 2 is on the device and 8, 9 on the host alone, got {found}"
 
 
-def alone_and_failed(driver: Scenario, component: str) -> None:
+@clause("FLOW-3", each=(SWA, MAMBA))
+def test_a_failed_load_of_one_component_leaves_nothing(driver: Scenario, component: str) -> None:
     """A failed load of one component alone leaves the cache as before, and another load succeeds."""
     driver.drop_on_device(component)
     before = driver.free_device_slots(), driver.device_slots(FULL), driver.host_slots(component)
@@ -432,16 +433,6 @@ def alone_and_failed(driver: Scenario, component: str) -> None:
     assert driver.tier_hits(TOMBSTONE) == (2, 0), (
         f"FLOW-4: another load goes well: expected (2, 0), got {driver.tier_hits(TOMBSTONE)}"
     )
-
-
-@clause("FLOW-3", components=(SWA,))
-def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Scenario) -> None:
-    alone_and_failed(driver, SWA)
-
-
-@clause("FLOW-3", components=(MAMBA,))
-def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Scenario) -> None:
-    alone_and_failed(driver, MAMBA)
 
 
 def is_whole(driver: Scenario, one: TransferView) -> bool:

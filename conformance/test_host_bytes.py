@@ -107,7 +107,8 @@ def test_bytes_stay_equal_in_reused_host_slots(driver: Scenario) -> None:
     require_same(found, before, "the host's slots were others' before")
 
 
-def alone(driver: Scenario, component: str) -> None:
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], each=(SWA, MAMBA))
+def test_bytes_of_a_component_stay_equal_when_loaded_alone(driver: Scenario, component: str) -> None:
     """A component that is loaded alone has the bytes of the host."""
     driver.drop_on_device(component)
     lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
@@ -118,16 +119,6 @@ def alone(driver: Scenario, component: str) -> None:
     on_host = bytes_on(driver, Tier.HOST)
     wrong = [place for place, data in came.items() if data != on_host[place]]
     assert not wrong, f"HOST-7: {component} alone was loaded, other bytes than on the host at {wrong}"
-
-
-@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(SWA,))
-def test_swa_bytes_stay_equal_when_loaded_alone(driver: Scenario) -> None:
-    alone(driver, SWA)
-
-
-@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(MAMBA,))
-def test_a_state_stays_equal_when_loaded_alone(driver: Scenario) -> None:
-    alone(driver, MAMBA)
 
 
 # HOST-8: the entries of a sidecar pool are backed up and loaded with the slots that they follow.

@@ -313,7 +313,8 @@ def test_a_temporary_host_lock_leaves_the_window_of_another_lock(driver: Scenari
     driver.unlock_host(receipt)
 
 
-def revived_before_release(driver: Scenario, component: str) -> None:
+@clause("LOCK-3", "LOCK-7", each=(SWA, MAMBA), write_policies=FORWARD)
+def test_data_that_a_host_lock_skipped_stays_unlocked(driver: Scenario, component: str) -> None:
     """Lock a node that lacks a component on the host, back it up, lock again, release in the order of the locks."""
     driver.put_on_both(TOMBSTONE, driver.longer_prompt())
     driver.evict_inner_from_host(component)
@@ -330,13 +331,3 @@ def revived_before_release(driver: Scenario, component: str) -> None:
     driver.unlock_host(second)
     assert counts == (0, 1), f"LOCK-3: {component} host locks at the gap, then by the second lock alone: {counts}"
     assert not driver.locks_on_host(), f"LOCK-3: both are released, {driver.locks_on_host()} is left"
-
-
-@clause("LOCK-3", "LOCK-7", components=(SWA,), write_policies=FORWARD)
-def test_swa_data_that_a_host_lock_skipped_stays_unlocked(driver: Scenario) -> None:
-    revived_before_release(driver, SWA)
-
-
-@clause("LOCK-3", "LOCK-7", components=(MAMBA,), write_policies=FORWARD)
-def test_a_state_that_a_host_lock_skipped_stays_unlocked(driver: Scenario) -> None:
-    revived_before_release(driver, MAMBA)

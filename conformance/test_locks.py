@@ -171,17 +171,8 @@ def test_a_receipt_of_another_cache_is_refused(driver: Scenario) -> None:
     other.adapter.close()
 
 
-@clause("LOCK-8", components=(SWA,), bigram=True)
-def test_full_is_locked_as_often_as_swa(driver: Scenario) -> None:
-    lock_before_and_after_revival(driver, SWA)
-
-
-@clause("LOCK-8", components=(MAMBA,))
-def test_full_is_locked_as_often_as_a_state(driver: Scenario) -> None:
-    lock_before_and_after_revival(driver, MAMBA)
-
-
-def lock_before_and_after_revival(driver: Scenario, component: str) -> None:
+@clause("LOCK-8", each=(SWA, MAMBA), bigram=True)
+def test_full_is_locked_as_often_as_another_component(driver: Scenario, component: str) -> None:
     """Lock a tombstone once while it lacks a component, and twice after a recomputation."""
     handle = driver.make_tombstone(component)
     receipts = [driver.lock(handle)]
@@ -312,7 +303,8 @@ def test_a_temporary_lock_leaves_the_window_of_another_request(driver: Scenario)
     driver.unlock(receipt)
 
 
-def restored_before_release(driver: Scenario, component: str) -> None:
+@clause("LOCK-3", each=(SWA, MAMBA), bigram=True)
+def test_data_that_a_lock_skipped_stays_unlocked(driver: Scenario, component: str) -> None:
     """Lock a tombstone, recompute its data, lock again, release in the order of the locks."""
     handle = driver.make_tombstone(component)
     receipt = driver.lock(handle)
@@ -325,16 +317,6 @@ def restored_before_release(driver: Scenario, component: str) -> None:
     driver.unlock(second)
     assert counts == (0, 1), f"LOCK-3: {component} locks at the tombstone, then by the second lock alone: {counts}"
     assert not driver.all_locks(), f"LOCK-3: both are released, {driver.all_locks()} is left"
-
-
-@clause("LOCK-3", components=(SWA,), bigram=True)
-def test_swa_data_that_a_lock_skipped_stays_unlocked(driver: Scenario) -> None:
-    restored_before_release(driver, SWA)
-
-
-@clause("LOCK-3", components=(MAMBA,))
-def test_a_state_that_a_lock_skipped_stays_unlocked(driver: Scenario) -> None:
-    restored_before_release(driver, MAMBA)
 
 
 @clause("LOCK-3", "LOCK-2", components=(SWA,))
@@ -360,7 +342,8 @@ def test_a_window_lock_that_a_tombstone_shortened_stays_short(driver: Scenario) 
 HOST = [Capability.HOST]
 
 
-def loaded_before_release(driver: Scenario, component: str) -> None:
+@clause("LOCK-3", "LOCK-2", each=(SWA, MAMBA), needs=HOST)
+def test_data_that_was_loaded_under_a_lock_is_not_released_with_it(driver: Scenario, component: str) -> None:
     """Lock a tombstone, load its data back, lock again, release in the order of the locks."""
     driver.drop_on_device(component)
     receipt = driver.lock(best_of_tombstone(driver))
@@ -380,17 +363,8 @@ def best_of_tombstone(driver: Scenario) -> object:
     return driver.match(driver.key_of(TOMBSTONE), chunked=True).best_match
 
 
-@clause("LOCK-3", "LOCK-2", components=(SWA,), needs=HOST)
-def test_swa_data_that_was_loaded_under_a_lock_is_not_released_with_it(driver: Scenario) -> None:
-    loaded_before_release(driver, SWA)
-
-
-@clause("LOCK-3", "LOCK-2", components=(MAMBA,), needs=HOST)
-def test_a_state_that_was_loaded_under_a_lock_is_not_released_with_it(driver: Scenario) -> None:
-    loaded_before_release(driver, MAMBA)
-
-
-def loaded_under_a_lock(driver: Scenario, component: str) -> None:
+@clause("LOCK-4", "LOCK-5", "EVICT-3", each=(SWA, MAMBA), needs=HOST)
+def test_data_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Scenario, component: str) -> None:
     """A lock skipped a component of a device leaf: after a load it can be evicted again, and the leaf stays."""
     driver.drop_on_device(component)
     receipt = driver.lock(best_of_tombstone(driver))
@@ -412,16 +386,6 @@ def loaded_under_a_lock(driver: Scenario, component: str) -> None:
         f"LOCK-2: released, all may leave the device, left is {driver.device_slots(FULL).keys()}"
     )
     driver.best_match(driver.longer_prompt())
-
-
-@clause("LOCK-4", "LOCK-5", "EVICT-3", components=(SWA,), needs=HOST)
-def test_swa_data_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Scenario) -> None:
-    loaded_under_a_lock(driver, SWA)
-
-
-@clause("LOCK-4", "LOCK-5", "EVICT-3", components=(MAMBA,), needs=HOST)
-def test_a_state_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Scenario) -> None:
-    loaded_under_a_lock(driver, MAMBA)
 
 
 @clause("LOCK-5", "LOCK-2", needs=HOST)

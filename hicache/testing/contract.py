@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -56,7 +56,9 @@ class Checks:
     """The arguments of `@clause`: the clauses that a test checks, and the configurations that it runs over.
 
     `needs`: capabilities beyond those that the clauses need. `page_sizes`, `executors`, `stop_policies`: None for any.
-    `verbs`: whether the test calls verbs one by one. `alone`: no other components and no sidecars than those named.
+    `verbs`: False for a test that drives the cache by requests alone. `alone`: no other components and no sidecars than
+    those named. `bigram`, `layouts`: whether the test also runs with bigram keys, with unusual layouts.
+    `each`: the values of the test's parameter `component`; a case needs the component that it has as its value.
     """
 
     clauses: tuple[str, ...]
@@ -74,6 +76,7 @@ class Checks:
     prefetch_threshold: bool
     verbs: bool
     alone: bool
+    each: tuple[str, ...]
 
     @property
     def is_of_host(self) -> bool:
@@ -89,6 +92,10 @@ class Checks:
     def drives_verbs(self) -> bool:
         """Whether the test calls verbs of a cache one by one. Tests of servers and of configuration call no cache."""
         return self.verbs and any(CONTRACT[clause_id].tier not in NO_CACHE for clause_id in self.clauses)
+
+    def for_component(self, component: str) -> Checks:
+        """The checks of the cases with one value of `each`."""
+        return replace(self, components=self.components | {component}, each=())
 
     def _speaks_of(self, capability: Capability, tier: str) -> bool:
         return capability in self.needs or any(CONTRACT[clause_id].tier == tier for clause_id in self.clauses)
@@ -161,10 +168,11 @@ def _excepted(profile: str) -> frozenset[str]:
     return frozenset(clause_id for clause_id, one in CONTRACT.items() if profile in one.exceptions)
 
 
-def _require_known(ids: Collection[str]) -> None:
+def _known(ids: tuple[str, ...]) -> tuple[str, ...]:
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
     if unknown:
         raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+    return ids
 
 
 def clause(  # noqa: PLR0913 - one keyword for each choice
@@ -183,24 +191,22 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     prefetch_threshold: bool = False,
     verbs: bool = True,
     alone: bool = False,
+    each: Iterable[str] = (),
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks, and choose its configurations. Raises ValueError for an unknown clause.
 
     A test with the argument `config` runs over each configuration of the run that has the named components, sidecars,
     policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
-    clauses whose needs the adapter declares. A test without ids tests the suite itself. `needs`: capabilities beyond
-    those of the clauses. `verbs`: whether it needs VERBS; False for a test that drives the cache by requests alone.
-    `alone`: with no other components. `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts. If
-    a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host tier, otherwise
-    over those without: with a load-back threshold if `load_back_threshold`, and with the named `write_policies`
-    (write_through_selective differs only in when it copies) and `executors`. The same holds for storage,
-    `prefetch_threshold` and `stop_policies`.
+    clauses whose needs the adapter declares. A test without ids tests the suite itself. Checks says what the other
+    arguments are. If a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host
+    tier, otherwise over those without: with a load-back threshold if `load_back_threshold`, and with the named
+    `write_policies` (write_through_selective differs only in when it copies) and `executors`. The same holds for
+    storage, `prefetch_threshold` and `stop_policies`.
     """
     import pytest  # The command line reads the contract, and starts without pytest.
 
-    _require_known(ids)
     checks = Checks(
-        clauses=ids,
+        clauses=_known(ids),
         needs=frozenset(needs),
         components=frozenset(components),
         sidecars=frozenset(sidecars),
@@ -215,5 +221,6 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         prefetch_threshold=prefetch_threshold,
         verbs=verbs,
         alone=alone,
+        each=tuple(each),
     )
     return pytest.mark.clause(checks)

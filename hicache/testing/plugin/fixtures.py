@@ -17,6 +17,7 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.configurations import ON_MODEL
+from hicache.testing.contract import Checks
 from hicache.testing.devices import missing_device
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.failures import recorded
@@ -96,14 +97,29 @@ def parametrize(metafunc: pytest.Metafunc, adapter: type[CacheAdapter], configur
     if "config" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("clause")
-    chosen = Selection(tuple(configurations), (), "")
-    if mark is not None:
-        chosen = select(mark.args[0], adapter, configurations)
+    checks: Checks | None = None if mark is None else mark.args[0]
+    if checks is not None and checks.each:
+        cases = [
+            pytest.param(component, config, id=f"{component}-{name}", marks=marks)
+            for component in checks.each
+            for config, name, marks in _cases(adapter, select(checks.for_component(component), adapter, configurations))
+        ]
+        metafunc.parametrize(("component", "config"), cases)
+        return
+    everywhere = Selection(tuple(configurations), (), "")
+    chosen = everywhere if checks is None else select(checks, adapter, configurations)
+    cases = [pytest.param(config, id=name, marks=marks) for config, name, marks in _cases(adapter, chosen)]
+    metafunc.parametrize("config", cases)
+
+
+Case = tuple[CacheConfig | None, str, list[pytest.MarkDecorator]]
+"""A configuration, its name and its marks; None and a mark that skips the test, where none is selected."""
+
+
+def _cases(adapter: type[CacheAdapter], chosen: Selection) -> list[Case]:
     if chosen.reason:
-        parameters = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=chosen.reason))]
-    else:
-        parameters = [pytest.param(one, id=one.name, marks=_marks(adapter, one)) for one in chosen.configurations]
-    metafunc.parametrize("config", parameters)
+        return [(None, "none", [pytest.mark.skip(reason=chosen.reason)])]
+    return [(config, config.name, _marks(adapter, config)) for config in chosen.configurations]
 
 
 def _marks(adapter: type[CacheAdapter], config: CacheConfig) -> list[pytest.MarkDecorator]:

@@ -278,9 +278,9 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure], subject: Sequence[
 
     `subject`: the words of a command line that name the subject of the run.
     """
-    mark = item.get_closest_marker("clause")
-    selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
-    lacks = undeclared(mark.args[0], adapter_of(item)) if mark is not None else ()
+    checks = _checks_of(item)
+    selection = _select(item, checks) if checks is not None else NO_SELECTION
+    lacks = undeclared(checks, adapter_of(item)) if checks is not None else ()
     named = own_adapter(item)
     tags = Tags(
         suite=suite_of(item.path, item.config.rootpath),
@@ -303,6 +303,19 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure], subject: Sequence[
         item.add_marker(pytest.mark.xfail(reason=str(failure), strict=True))
 
 
+def _checks_of(item: pytest.Item) -> Checks | None:
+    """The arguments of `@clause`; with `each` for the component of this case."""
+    mark = item.get_closest_marker("clause")
+    if mark is None:
+        return None
+    checks: Checks = mark.args[0]
+    return checks.for_component(str(_parameters(item)["component"])) if checks.each else checks
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
 def _select(item: pytest.Item, checks: Checks) -> Selection:
     # A test with one of these parameters was parametrized with fitting values at collection.
     if not {"config", "backend"}.isdisjoint(getattr(item, "fixturenames", ())):
@@ -319,7 +332,7 @@ def _name(item: pytest.Item) -> str:
 
 
 def _configuration(item: pytest.Item) -> str:
-    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    parameters = _parameters(item)
     config, backend, mesh = parameters.get("config"), parameters.get("backend"), parameters.get("mesh")
     if isinstance(backend, BackendSubject):
         return f"storage/{backend.name}"

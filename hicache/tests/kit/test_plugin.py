@@ -13,6 +13,7 @@ import torch
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.devices import missing_device
+from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.hosted_cache import FlatCache
@@ -170,6 +171,28 @@ def test_each_test_gets_a_cache_of_its_own_and_closes_it(pytester: pytest.Pytest
         """,
     )
     run(pytester, adapter="counting:Counting").assert_outcomes(passed=2)
+
+
+def test_a_test_of_each_component_runs_where_the_cache_has_it(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        @clause("KEY-1", each=("swa", "mamba"), page_sizes=[16])
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(driver, component, number):
+            assert component in driver.config.components
+        """,
+    )
+    record = run_recorded(pytester, f"--hicache-adapter={DEFAULT_ADAPTER}")
+    cases = {one.node_id.partition("[")[2]: one for one in record.executions}
+    components = {case.partition("-")[0] for case in cases}
+    assert components == {"swa", "mamba"}, f"expected cases of both components, got {sorted(cases)}"
+    wrong = {case: one for case, one in cases.items() if one.outcome is not Outcome.PASSED or not one.configuration}
+    assert not wrong, f"expected a passed test with its configuration for each case, got {wrong}"
+    skipped = run_recorded(pytester).executions
+    lacks = {(one.node_id.partition("[")[2], one.lacks) for one in skipped}
+    expected = {(f"{name}-none-{number}]", (name.upper(),)) for name in ("swa", "mamba") for number in (1, 2)}
+    assert lacks == expected, f"expected one skip for each component, got {lacks}"
 
 
 def test_an_undeclared_capability_is_the_reason_of_a_skip(pytester: pytest.Pytester) -> None:
