@@ -106,7 +106,7 @@ class UnifiedRadixCache:
         self.storage = tiers.storage
         self._evictor = tiers.evictor
         self._by_name = tiers.tree.by_name
-        self.turn.at_end = tiers.tree.free_dropped
+        self.turn.unfreed, self.turn.free = tiers.tree.unfreed, tiers.tree.free_dropped
 
     @classmethod
     def open(

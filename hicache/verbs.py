@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import signature
@@ -22,14 +22,15 @@ class Turn:
     A verb that raises a HiCacheError has changed nothing, or exactly what the error documents. Any other exception,
     such as KeyboardInterrupt, may interrupt a change: then every verb is refused until `taken` ends.
     `thread`: who is in a verb. `verb`: the one that is under way, or was the last. `is_closed`: no
-    verb begins any more. `at_end`: called at the end of every verb, including nested verbs and verbs that raise a
-    HiCacheError, but not after an interruption.
+    verb begins any more. `free`: called at the end of every verb that has left something `unfreed`, including nested
+    verbs and verbs that raise a HiCacheError, but not after an interruption.
     """
 
-    __slots__ = ("_lock", "acquire", "at_end", "is_closed", "release", "thread", "verb")
+    __slots__ = ("_lock", "acquire", "free", "is_closed", "release", "thread", "unfreed", "verb")
 
     def __init__(self) -> None:
-        self.at_end: Callable[[], object] = _nothing
+        self.unfreed: Sequence[object] = ()
+        self.free: Callable[[], object] = _nothing
         self._lock = Lock()
         self.acquire, self.release = self._lock.acquire, self._lock.release
         self.thread: int | None = None
@@ -68,7 +69,7 @@ class Turn:
             has_ended = isinstance(error, harmless) and not self.is_closed
             try:
                 if has_ended:
-                    self.at_end()
+                    self.free()
             finally:
                 self.thread = None
             if has_ended:
@@ -88,7 +89,7 @@ class Turn:
             self.thread, self.verb = get_ident(), verb
             yield was_interrupted
             if not self.is_closed:
-                self.at_end()
+                self.free()
             self.thread = None
             if not self.is_closed:
                 self.release()
@@ -163,14 +164,16 @@ def _in_turn(call: Method, harmless: type[Exception]) -> Method:
         turn, thread = self.turn, get_ident()
         if turn.thread == thread:
             result = call(self, *args, **kwargs)
-            turn.at_end()
+            if turn.unfreed:
+                turn.free()
             return result
         try:
             if not turn.acquire(False):
                 raise turn.refusal(name)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
             turn.thread, turn.verb = thread, name
             result = call(self, *args, **kwargs)
-            turn.at_end()
+            if turn.unfreed:
+                turn.free()
             turn.thread = None
             turn.release()
             return result  # noqa: TRY300 - until the caller has the result, an interruption loses it

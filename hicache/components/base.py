@@ -89,7 +89,8 @@ class ComponentTier:
     """What one component has on one tier: the data of its nodes, its eviction queue, its size counters and its locks.
 
     `evictable_pages`, `protected_pages`: of unlocked and of locked nodes. `dropped`: what the next `free_dropped`
-    frees, always the same list. `dropped_pages`: how many of these pages nodes had.
+    frees. `dropped_pages`: how many of these pages nodes had. `unfreed`: has this tier while there is something to
+    free; all tiers of a tree have the same list.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class ComponentTier:
         self._counters = counters
         self._free = free
         self.dropped: list[Slots] = []
+        self.unfreed: list[ComponentTier] = []
         # One guard entry at each end: an out-of-range page is clipped to it, and it is never owned.
         self._is_owned = np.zeros(capacity_pages + 2, dtype=np.bool_)
         order = component.host_order if self._is_host else component.order()
@@ -144,6 +146,7 @@ class ComponentTier:
             raise ValueError(f"{self._component.name}: {node!r} is locked on the {self.tier.value}")
         self._component.report(self.tier, EventKind.REMOVED, node)
         self.dropped.append(pages if self._is_host else self._component.pages_to_free(node))
+        self.unfreed.append(self)
         self.dropped_pages += len(pages)
         self.evictable_pages -= len(pages)
         self._is_owned[pages] = False
@@ -165,6 +168,7 @@ class ComponentTier:
         """Free pages that no node takes, with the next `free_dropped`. They are not counted in `dropped_pages`."""
         if len(pages):
             self.dropped.append(pages)
+            self.unfreed.append(self)
 
     def free_dropped(self) -> None:
         """Free all that was dropped, in one call."""

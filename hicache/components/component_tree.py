@@ -87,7 +87,9 @@ class ComponentTree:
         ]
         self.by_name = {component.name: component for component in self.components}
         self._full_last = [tier for component in reversed(self.components) for tier in component.tiers]
-        self._dropped = [tier.dropped for tier in self._full_last]
+        self.unfreed: list[ComponentTier] = []
+        for tier in self._full_last:
+            tier.unfreed = self.unfreed
         self.locks = Locks(self)
 
     def tick(self) -> int:
@@ -239,10 +241,9 @@ class ComponentTree:
 
     def free_dropped(self) -> None:
         """Free the pages of all that was dropped. SWA goes before FULL, whose partners its pages are."""
-        # Every verb ends here, and most have dropped nothing.
-        if any(self._dropped):
-            for tier in self._full_last:
-                tier.free_dropped()
+        for tier in self._full_last:
+            tier.free_dropped()
+        self.unfreed.clear()
 
     def _duplicates(self, pages: Slots, tree_pages: bytes) -> Slots:
         """The caller's pages where the tree has other ones. Raises SlotError for one that it has at another place."""
