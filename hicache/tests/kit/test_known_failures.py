@@ -131,7 +131,10 @@ def test_an_entry_must_cover_a_test_of_the_suite_that_its_clause_is_tested_in(en
     assert _entry(entry_id).suite == suite, f"{entry_id}: expected {suite}, got {_entry(entry_id).suite}"
 
 
-LISTS = [*((GOOD, *row) for row in WRONG.values()), *((GROUPED, *row) for row in WRONG_GROUPS.values())]
+LISTS = [
+    *((GOOD, change, f".*{named}") for change, named in WRONG.values()),
+    *((GROUPED, change, f": {named}") for change, named in WRONG_GROUPS.values()),
+]
 
 
 @pytest.mark.parametrize(("text", "change", "named"), LISTS, ids=[*WRONG, *(f"{name} in 2" for name in WRONG_GROUPS)])
@@ -139,7 +142,7 @@ def test_a_wrong_entry_is_refused_with_its_place(
     tmp_path: Path, text: str, change: tuple[str, str], named: str
 ) -> None:
     path = _write(tmp_path, text.replace(*change))
-    with pytest.raises(ConfigurationError, match=f"known.toml.*{named}"):
+    with pytest.raises(ConfigurationError, match=f"known.toml{named}"):
         read_known_failures(path)
 
 
