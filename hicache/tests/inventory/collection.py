@@ -78,7 +78,7 @@ class Collector:
             "profiles": {label: limits(settings.get_profile(name)) for label, name in profiles().items()},
             "default profile": self._loaded or limits(settings()),
         }
-        items[:] = [item for item in functions if reaches(item.function, self._runner, set())]
+        items[:] = [item for item in functions if any(reaches(one, self._runner, set()) for one in called_by(item))]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
@@ -259,16 +259,24 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
+def called_by(item: pytest.Function) -> Iterator[Any]:
+    """The function of a test, and those of its fixtures."""
+    yield item.function
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        yield from (one.func for one in definitions)
+
+
 def reaches(function: Any, target: object, seen: set[object]) -> bool:
-    """Whether a function names the target, or a function of its own suite that reaches it."""
+    """Whether a function names the target, or a function or class of its own suite that reaches it."""
     seen.add(function)
     suite = function.__module__.partition(".")[0]
     for value in used_globals(function):
         if value is target:
             return True
-        is_ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == suite
-        if is_ours and value not in seen and reaches(value, target, seen):
-            return True
+        for one in vars(value).values() if isinstance(value, type) else (value,):
+            is_ours = isinstance(one, FunctionType) and one.__module__.partition(".")[0] == suite
+            if is_ours and one not in seen and reaches(one, target, seen):
+                return True
     return False
 
 

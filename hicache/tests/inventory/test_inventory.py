@@ -36,6 +36,7 @@ def test_nobody_evicts_what_is_locked(): ...
 """
 
 MACHINE = """
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -43,10 +44,15 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def put(self): ...
 
-def search(machine, share):
-    run_state_machine_as_test(type("Bound", (machine,), {}), settings=settings(max_examples=50 // share))
+class Search:
+    def __call__(self, machine, share):
+        run_state_machine_as_test(type("Bound", (machine,), {}), settings=settings(max_examples=50 // share))
 
-def test_any_order():
+@pytest.fixture
+def search():
+    return Search()
+
+def test_any_order(search):
     search(Machine, 5)
     assert False, "the search has run, which it must not"
 """
