@@ -257,8 +257,8 @@ def test_a_load_becomes_done_once_and_stays_done(driver: Scenario) -> None:
     load = driver.queue_load(WHOLE)
     assert driver.load_phase(load.ticket) is TransferPhase.QUEUED, "FLOW-4: a load begins with the next step"
     ended = []
-    for act in (driver.step, driver.step, driver.complete_all, driver.step, driver.drain):
-        act()
+    for call in (driver.step, driver.step, driver.complete_all, driver.step, driver.drain):
+        call()
         ended.append(driver.load_phase(load.ticket) is TransferPhase.DONE)
     assert ended == [False, False, True, True, True], f"FLOW-4: done when it was completed and taken over, got {ended}"
     driver.claim(load.ticket)

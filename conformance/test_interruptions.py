@@ -45,12 +45,12 @@ class Lines:
     """The lines of a cache that a call runs, in the order of their first run; at one of them something is done."""
 
     def __init__(
-        self, driver: Scenario, at: tuple[str, int] | None = None, act: Callable[[], None] | None = None
+        self, driver: Scenario, at: tuple[str, int] | None = None, call: Callable[[], None] | None = None
     ) -> None:
         self.reached: dict[tuple[str, int], None] = {}
         self._own = own_files(driver)
         self._at = at
-        self._act = act
+        self._call = call
 
     @contextmanager
     def traced(self) -> Iterator[None]:
@@ -70,8 +70,8 @@ class Lines:
             line = name, frame.f_lineno
             is_first = line not in self.reached
             self.reached[line] = None
-            if is_first and line == self._at and self._act is not None:
-                self._act()
+            if is_first and line == self._at and self._call is not None:
+                self._call()
         return self._trace
 
 

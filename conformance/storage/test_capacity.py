@@ -147,11 +147,11 @@ def test_a_page_that_could_not_be_stored_takes_no_room(small: Place, monkeypatch
     assert all(kept), f"STORE-8: half of the room is enough for {len(kept)} pages, got {kept.count(True)}"
 
 
-def most_memory(act: Callable[[], list[bool]]) -> int:
+def most_memory(call: Callable[[], list[bool]]) -> int:
     """The peak of the bytes that a call allocates and frees again."""
     tracemalloc.start()
     try:
-        answers = act()
+        answers = call()
         left, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

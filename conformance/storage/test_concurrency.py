@@ -39,16 +39,16 @@ def large(place: Place, tmp_path: Path) -> Iterator[StorageDriver]:
         yield StorageDriver(opened, forgets=True)
 
 
-def at_once(*acts: Callable[[], Result]) -> list[Result]:
+def at_once(*calls: Callable[[], Result]) -> list[Result]:
     """Run each function in its own thread; returns the results. Raises the error of any of them."""
-    begin = Barrier(len(acts))
+    begin = Barrier(len(calls))
 
-    def run(act: Callable[[], Result]) -> Result:
+    def run(call: Callable[[], Result]) -> Result:
         begin.wait()
-        return act()
+        return call()
 
-    with ThreadPoolExecutor(len(acts)) as pool:
-        return [future.result() for future in [pool.submit(run, act) for act in acts]]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(run, call) for call in calls]]
 
 
 def read_until(store: StorageDriver, backend: StorageBackend, keys: list[str], done: Event, seed: int) -> None:
@@ -101,14 +101,14 @@ def test_without_checksums_an_object_that_another_instance_replaces_is_not_read(
             assert is_right, f"STORE-4: {keys[page]} was replaced while it was read, and came with other bytes"
 
 
-def before_reads(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def before_reads(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Do something once, before the next read from a file."""
-    acts = [act]
+    actions = [action]
 
     def first(call: Callable[..., Any]) -> Callable[..., Any]:
         def read(*arguments: Any) -> Any:
-            if acts:
-                acts.pop()()
+            if actions:
+                actions.pop()()
             return call(*arguments)
 
         return read

@@ -40,10 +40,10 @@ found = wrong(keys[:4])
 backend.exists(keys, [], [])
 print("ready", flush=True)
 for _ in sys.stdin:
-    for act in (lambda: backend.has(keys), lambda: wrong(keys), lambda: backend.exists(keys, [], []),
+    for call in (lambda: backend.has(keys), lambda: wrong(keys), lambda: backend.exists(keys, [], []),
                 lambda: write(keys, 1), lambda: wrong(keys), lambda: backend.has(keys), backend.stats):
-        answer = act()
-        found += answer if type(answer) is int and act.__code__.co_names[0] == "wrong" else 0
+        answer = call()
+        found += answer if type(answer) is int and call.__code__.co_names[0] == "wrong" else 0
     print("went on", flush=True)
 backend.close()
 print(found, flush=True)
