@@ -688,11 +688,11 @@ class Scenario(Driver):
             other.adapter.close()
 
     def long_prompt_variant(
-        self, stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE
+        self, stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE, **storage: Any
     ) -> AbstractContextManager[Scenario]:
         """A cache with room for the long prompt on both tiers, and a prefetch limit that allows it."""
         tokens = dict.fromkeys(self.config.components, 320 * self.config.page_size)
-        changes = {"limit_tokens": tokens["full"], "stop_policy": stop_policy}
+        changes = {"limit_tokens": tokens["full"], "stop_policy": stop_policy, **storage}
         return self.storage_variant(host={"capacity_tokens": tokens}, capacity_tokens=tokens, storage=changes)
 
     # Checks.

@@ -23,6 +23,7 @@ from .stored_prompts import LONG, OTHER, PAIR, PREFETCH_PHASES, PREFIXES, PROMPT
 
 STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
+BOTH_STEPPED = [*STEPPED, *STEPPED_STORAGE]
 
 
 @PREFETCH_PHASES
@@ -395,6 +396,29 @@ def test_a_cut_prefetch_keeps_kv_of_the_host_whose_state_has_come(driver: Scenar
             came, _ = require_kept_when_cut(long, LONG, batches, on_host=len(half))
             batches += 1
             assert batches < MAX_BATCHES, f"FETCH-11: {MAX_BATCHES} batches were read: expected all pages, got {came}"
+
+
+@clause("FETCH-11", "REQ-3", needs=BOTH_STEPPED, components=(MAMBA,), page_sizes=[16], write_policies=THROUGH)
+def test_kv_that_comes_to_the_host_between_two_parts_keeps_its_place(driver: Scenario) -> None:
+    part, shared = 128, 50
+    changes = {"prefetch_threshold": part * driver.config.page_size}
+    with driver.long_prompt_variant(StopPolicy.BEST_EFFORT, **changes) as long:
+        long.check_every = 0
+        long.put_in_storage_alone(LONG[:part], LONG[: 2 * part], LONG)
+        ticket = long.begin_prefetch(LONG)
+        long.step()
+        long.complete_job(StorageKind.QUERY)
+        # Without its state the first part ends in nothing, and another prompt backs up the first pages of it.
+        long.store().corrupt([long.object_keys(Pool.MAMBA, LONG)[part - 1]])
+        long.put_pages((*LONG[:shared], 901))
+        long.step()
+        for one in long.pending(TransferKind.BACKUP):
+            long.complete(one.ticket)
+        long.drain()
+        came = long.prefetched_pages(ticket)
+        assert came == len(LONG), f"FETCH-11: all but one state is in storage: expected {len(LONG)} pages, got {came}"
+        # The bytes of every page on the host.
+        long.check()
 
 
 def require_kept_when_cut(driver: Scenario, prompt: Pages, batches: int, on_host: int = 0) -> tuple[int, int]:

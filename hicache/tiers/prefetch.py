@@ -172,7 +172,16 @@ class Prefetch:
             last = node if node.start >= last.end else last
         before, self.host_pins = self.host_pins, [] if last is self.anchor else self._pinned(last)
         self._tree.locks.unpin(*before)
-        self.on_host = last.end - self.anchor.end
+        more, self.on_host = last.end - self.anchor.end - self.on_host, last.end - self.anchor.end
+        if self.pages_read and more > 0:
+            self._free_first(more)
+
+    def _free_first(self, count: int) -> None:
+        """Free the first pages of what was read: the host has got them meanwhile, and the others keep their places."""
+        pages = self.pages[Component.FULL]
+        self._evictor.free(Component.FULL, pages[:count])
+        self.pages[Component.FULL] = pages[count:]
+        self.pages_read = {pool: max(0, read - count) for pool, read in self.pages_read.items()}
 
     def _query(self, length: int) -> None:
         """Ask how much of a part storage has. Goes on with the next one below the threshold, or after MAX_QUERIES."""
