@@ -192,8 +192,9 @@ class UnifiedRadixCache:
 
         `slots`: int64, [length(key)], in whole aligned pages; those that the caller shares with the tree may be among
         them. `state`: the MAMBA slot that has the state after the last whole page, or None.
-        Raises KeyFormError when slots and key differ in length, SlotError for a slot or a state that the caller does
-        not have, and that the tree does not have at the same place either.
+        A state that the tree does not adopt stays the caller's.
+        Raises KeyFormError when slots and key differ in length, SlotError for a slot that neither the caller has nor
+        the tree at the same place, and for a state that the caller does not have.
         """
         pages, length = self.pools.pages_of(slots), self.length(key)
         if len(slots) != length:
@@ -241,8 +242,9 @@ class UnifiedRadixCache:
 
     @verb(waits=True)
     def allocate(self, tokens: int) -> Slots | None:
-        """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
+        """Slots for whole pages, with SWA partners; evicts what is missing. None when short.
 
+        With write_back a part may have been evicted before a node found no room on the host; ask again.
         Raises ArgumentError when the page size does not divide the number.
         """
         pages, rest = divmod(require_count("tokens", tokens), self.config.page_size)

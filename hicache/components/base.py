@@ -124,7 +124,7 @@ class ComponentTier:
         return (node.host if self._is_host else node.device)[self._index]
 
     def install(self, node: Node, pages: Slots) -> None:
-        """Give pages to a node that is not locked here. Set what the queue sorts by first: access time and priority."""
+        """Give pages to a node that is not locked here. Set its access time and priority before."""
         data = self.data(node)
         if data.lock_ref or data.value is not None:
             raise ValueError(f"{self._component.name}: {node!r} cannot take pages on the {self.tier.value}")
@@ -329,7 +329,7 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def touch(self, node: Node, now: int) -> None:
-        """A request used the path to the node."""
+        """A request uses the prefix that ends at the node."""
 
     @abstractmethod
     def free_on_device(self, pages: Slots) -> None:

@@ -150,7 +150,7 @@ class ComponentTree:
     # Changing.
 
     def touch(self, node: Node, now: int) -> None:
-        """A request used the path to the node."""
+        """A request uses the prefix that ends at the node."""
         if node.parent is not None:
             for component in self.components:
                 component.touch(node, now)

@@ -94,7 +94,7 @@ class SwaComponent(TreeComponent):
         return True
 
     def split(self, upper: Node, lower: Node) -> None:
-        # Every lock that holds the node holds both parts: a receipt marks where its window begins by depth.
+        # A lock on the node is now one on each part. Its release climbs to the depth in its receipt, and finds both.
         upper.last_access_time[self.index] = lower.last_access_time[self.index]
         for tier in self.tiers:
             tier.split(upper, lower)

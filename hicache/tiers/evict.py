@@ -44,11 +44,11 @@ class HostEvictor:
         return self._pools.allocators[component].free_pages
 
     def available(self, component: str) -> int:
-        """Pages of a component that are free, or that no lock keeps; those above a locked page stay with it."""
+        """An upper bound of what can be free: it also counts unlocked pages above a locked node, which stay."""
         return self.free_pages(component) + self._tree.by_name[component].host.evictable_pages
 
     def allocate(self, pages: Mapping[str, int]) -> Mapping[str, Slots] | None:
-        """Allocate pages of each component; None, with nothing taken, when they are not available."""
+        """Allocate pages of each component; None, with nothing taken, when they are not available. May have evicted."""
         if any(self.available(component) < count for component, count in pages.items()):
             return None
         for component, count in pages.items():

@@ -121,7 +121,7 @@ class Prefetch:
     # From the query to the end, part by part.
 
     def start(self, wanted: int) -> bool:
-        """Ask storage for so many pages past the anchor; False when the path to it has and gets no host copy."""
+        """Ask storage for so many pages past the anchor; False where its path can get no host copy now."""
         self.pins = self._pinned(self.anchor)
         if not self._backups.back_up_path(self.anchor):
             self._tree.locks.unpin(*self.pins)
@@ -148,7 +148,7 @@ class Prefetch:
                 self._begin_part([end for end in sorted(set(answers)) if end >= self._threshold])
 
     def _part_ends(self, wanted: int) -> tuple[int, ...]:
-        """The longest lengths at which parts may end: each part is at most as long as all before it."""
+        """The lengths to ask about, each the longest end of a part: a part is at most as long as all before it."""
         reads_parts = self._stop_policy.may_cut and len(self._jobs.prefix_pools) + len(self._jobs.tail_pools) > 1
         doubled = (BATCH_PAGES << times for times in count()) if reads_parts else iter(())
         return (*takewhile(lambda end: end < wanted, doubled), wanted)
@@ -184,7 +184,7 @@ class Prefetch:
         self.pages_read = {pool: max(0, read - count) for pool, read in self.pages_read.items()}
 
     def _query(self, length: int) -> None:
-        """Ask how much of a part storage has. Goes on with the next one below the threshold, or after MAX_QUERIES."""
+        """Ask how much of a part storage has. Below the threshold, or after MAX_QUERIES, the next part."""
         if self._is_too_short(length) or self.queries == MAX_QUERIES:
             self._begin_part(self.ends[1:])
             return
@@ -224,7 +224,7 @@ class Prefetch:
             held = {name: wanted[name] - count + room(name) for name, count in missing.items()}
             return [pages + before.get(name, 0) for name, pages in held.items() if pages < wanted[name]]
 
-        # If nothing is short, an eviction was in vain: what is above a page in use stays, and only free pages count.
+        # If nothing is short, pages above a locked node were counted, which stay: count the free ones alone.
         return min(ends(self._evictor.available) or ends(self._evictor.free_pages))
 
     def _free_beyond(self, wanted: Mapping[str, int]) -> None:
@@ -317,7 +317,7 @@ class Prefetch:
         self._end()
 
     def cancel(self) -> None:
-        """The request does not want it any more: end, and free the pages that were read."""
+        """The request does not want it any more: end, and free what is not in the tree."""
         if not self.has_ended:
             self._tree.counters.traffic.prefetches_aborted += 1
             self._end()
@@ -477,7 +477,7 @@ class PrefetchManager:
         return prefetch.came * self._page_size
 
     def cancel(self, prefetch: Prefetch) -> None:
-        """Cancel the ticket, and free the pages that were read. Raises ReceiptError when it has ended."""
+        """Cancel the ticket, and free what is not in the tree. Raises ReceiptError when it has ended."""
         self._require_awaited(prefetch)
         self._awaited.remove(prefetch)
         prefetch.cancel()
