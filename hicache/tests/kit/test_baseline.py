@@ -57,6 +57,7 @@ def test_what_failed_before_is_no_new_failure(tmp_path: Path) -> None:
     expected |= {(name, "LOCK-1") for name in ("test_a", "test_known", "test_passed")}
     assert {pair for pair, is_old in told.items() if is_old} == expected, f"expected {expected}, got {told}"
     assert not before.has(execution(name="test_a").node_id, ["MATCH-1", "POOL-1"]), "a further cause is new"
+    assert not before.has(execution(name="test_b").node_id, ["LOCK-1", "MATCH-1"]), "a cause beside a broken law is new"
     assert not before.has(execution(name="test_a").node_id, []), "a failure without a cause is new"
 
 

@@ -116,6 +116,13 @@ class KeepsLocks(ReferenceAdapter):
         return
 
 
+class FreesOthers(HostedCache):
+    """`free` frees as many slots as it is given, with numbers that the pool did not have."""
+
+    def free(self, slots: Slots) -> None:
+        super().free(slots + self.pages * self.page_size)
+
+
 class Insane(ReferenceAdapter):
     """`sanity_check` fails."""
 
@@ -174,6 +181,7 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (IgnoresLocks, evict_under_a_lock, "LOCK-5: full slot 2: .*got a slot that is not in the tree"),
     (KeepsLocks, unlock_something, "LOCK-2: .*expected at most 0"),
     (UnlocksAnything, unlock_twice, "LOCK-6: unlock: expected an error"),
+    (FreesOthers, free_some, "POOL-1: pool of full, device: expected the same slots as before"),
     (Insane, put_twice, "a fault of its own"),
 ]
 
@@ -334,6 +342,13 @@ class NothingIsReady(HostedCache):
 
     def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
         return False
+
+
+class OneLayerIsReady(HostedCache):
+    """Only the first layer is ever reported as readable."""
+
+    def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
+        return not layer and super().layer_ready(ticket, pool, layer)
 
 
 class ReadyForAWhile(HostedCache):
@@ -596,6 +611,7 @@ HOST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
         "HOST-6: a layer that is ready while the load is .*position 0 of a hit, pool kv, layer 0",
     ),
     (NothingIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[\]"),
+    (OneLayerIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[0\]"),
     (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: .*at least \[0, 1\] as before, got \[\]"),
     (LeaksItsTarget, fail_a_backup, "POOL-1: host pool of full: expected 12 slots with an owner"),
     (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is in flight"),

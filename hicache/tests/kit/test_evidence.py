@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hicache.testing.adapter import METHODS, Capability
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.contract import CONTRACT
 from hicache.testing.driving.driver import Driver
-from hicache.testing.plugin.failures import MAX_STEPS, Handles, evidence, record_of, recorded, text_of
+from hicache.testing.plugin.failures import MAX_STEPS, VERBS, Handles, evidence, record_of, recorded, text_of
 from hicache.testing.report import write_report
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.storage.driver import StorageDriver
@@ -164,6 +165,20 @@ def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path)
             (one.verb, one.arguments, one.answer) for one in evidence(record_of(driver), AssertionError("no")).steps
         ]
     assert steps == [("set", "[a]", "[True]"), ("get", "[a, b], instance=1", "[True, False]")], f"got {steps}"
+
+
+CHANGING = (
+    *(Capability.VERBS, Capability.RESET, Capability.SWA, Capability.MAMBA, Capability.REQUESTS),
+    *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
+)
+"""The capabilities whose methods change a cache, but for those that only read it."""
+
+READING = {"partners", "load_phase", "host_sizes", "read_host", "is_pinned", "layer_ready", "storage_keys", "pending"}
+
+
+def test_every_method_that_changes_a_cache_is_recorded() -> None:
+    changing = {name for one in CHANGING for name in METHODS[one]} - READING | {"step", "drain"}
+    assert set(VERBS) == changing, f"these differ: {sorted(changing ^ set(VERBS))}"
 
 
 def test_only_the_last_steps_are_kept() -> None:

@@ -258,6 +258,14 @@ def test_pages_move_between_the_tiers_and_come_from_nowhere_else() -> None:
             oracle.sync(shown)
 
 
+def test_stored_pages_come_to_the_host_alone() -> None:
+    oracle = Model(components=(FULL,), page_size=1, sliding_window_size=None, bigram=False)
+    oracle.announce(key(1), {FULL: [True]})
+    with pytest.raises(InvariantError, match="EVICT-1: full on the device"):
+        oracle.sync(chain(("f", "")))
+    oracle.sync(chain(("", "f")))
+
+
 def test_what_is_lacking_and_what_is_gone() -> None:
     oracle = model_of_prompt(FULL, MAMBA)
     oracle.sync(chain(("fm", "fm"), ("fm", "fm"), ("fm", "")))

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.storage.base import usable_pages
+from hicache.testing.storage.crash_states import SystemCall, unsynced
+from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import DAMAGES, DiskFaults, Found, find_page
 from hicache.testing.storage.model import StorageModel, usable
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
@@ -141,6 +143,31 @@ def test_a_disk_fails_at_random_and_works_afterwards(tmp_path: Path) -> None:
     assert disk.injected > 10, f"expected more than 10 injected faults, got {disk.injected}"
     short = [written for written, _ in pairwise(moved) if 0 < written < 7]
     assert short, f"expected some calls to transfer less than asked for, got {sorted(set(moved))}"
+
+
+@pytest.mark.parametrize("name", ["open", "fsync", "rename", "unlink"])
+def test_calls_beside_reads_and_writes_fail_too(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(os, name, lambda: None)
+    with DiskFaults(random.Random(1)).on(), pytest.raises(OSError, match=f"a fault of {name}"):
+        [getattr(os, name)() for _ in range(12)]
+
+
+def test_a_sync_is_of_one_file_which_a_rename_does_not_change() -> None:
+    calls = [SystemCall("write", (path,), b"bytes") for path in ("a", "b")]
+    calls += [SystemCall("fsync", ("b",)), SystemCall("rename", ("a", "c")), SystemCall("fsync", ("c",))]
+    found = [unsynced(calls[:done]) for done in range(1, 6)]
+    assert found == [[0], [0, 1], [0], [0], []], f"expected the write to a until c was synchronised, got {found}"
+
+
+def test_a_wrong_answer_is_found_where_there_is_too_little_room(tmp_path: Path) -> None:
+    small = BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": 8 * 4096})
+    with closing(Place(small, tmp_path)) as place:
+        driver, keys = StorageDriver(place), [f"page/{number}" for number in range(9)]
+        # The place has room for eight pages. The driver has not stored the one that is there.
+        driver.instances[0].set(keys[:1], driver.source(keys, 0).pages[:1], [])
+        # A skip would end this test too, without a failure.
+        with pytest.raises((InvariantError, pytest.skip.Exception), match="STORE-7"):
+            driver.get(keys[:1])
 
 
 ALL, TRAILING = HitPolicy.ALL_PAGES, HitPolicy.TRAILING_PAGES

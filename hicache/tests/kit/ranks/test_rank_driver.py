@@ -195,11 +195,14 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "host residency": lambda it: below(it, slots={"full": None}),
     "host locks": lambda it: below(it, locks={"full": 1}),
     "pins": lambda it: below(it, pins={"full": 1}),
+    "host pins": lambda it: below(it, host_pins={"full": 1}),
     "capacity": lambda it: replace(it, pools={"full": PoolView(9, it.pools["full"].free)}),
     "free slots": lambda it: replace(it, pools={"full": PoolView(8, slots(0, 2))}),
     "transfers": lambda it: replace(it, host=replace(it.host, transfers=())),  # type: ignore[type-var]
+    "kept": lambda it: replace(it, host=replace(it.host, kept={"full": slots(0, 1)})),  # type: ignore[type-var]
     "persisted": lambda it: replace(it, storage=StorageView((frozenset(), frozenset()), it.storage.fetches)),  # type: ignore[union-attr]
     "prefetches": lambda it: replace(it, storage=StorageView(it.storage.persisted, ())),  # type: ignore[union-attr]
+    "abandoned": lambda it: replace(it, storage=replace(it.storage, abandoned={"full": slots(1, 1)})),  # type: ignore[type-var]
 }
 
 
@@ -212,7 +215,7 @@ def test_slots_and_the_order_of_nodes_do_not_matter() -> None:
 def test_any_other_difference_is_reported(change: Callable[[Snapshot], Snapshot]) -> None:
     one, other = digest_of(snapshot_of(10)), digest_of(change(snapshot_of(10)))
     messages = tree_differences([one.text, one.text, other.text])
-    assert messages.startswith("rank 2 has + where rank 0 has -:\n-"), (
+    assert messages.startswith("rank 2 has + where rank 0 has -:\n"), (
         f"RANK-1: expected a difference on rank 2, got {messages!r}"
     )
 
