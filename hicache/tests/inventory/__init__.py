@@ -1,1 +1,1 @@
-"""What the repository tests, and how large it is: written down by `python -m hicache.tests.inventory`, and compared."""
+"""Tables and figures that pages are generated from: they are read from the source."""
