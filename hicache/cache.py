@@ -24,6 +24,7 @@ from hicache.config import (
     HostConfig,
     Layout,
     ModelShape,
+    Recency,
     StorageConfig,
     Topology,
 )
@@ -715,10 +716,10 @@ class UnifiedRadixCache:
 
     def _branching_seqlen(self, found: Match) -> int | None:
         chunk = self.config.mamba_chunk_size
-        if Component.MAMBA not in self._by_name or chunk is None or self.host is not None:
+        if Component.MAMBA not in self._by_name or chunk is None:
             return None
         aligned = found.reached_end * self.config.page_size // chunk * chunk
-        return aligned if aligned > found.anchor.end * self.config.page_size else None
+        return aligned if aligned > found.best.end * self.config.page_size else None
 
 
 def stats_of(cache: UnifiedRadixCache) -> Stats:
@@ -787,6 +788,7 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
     topology: Topology = SINGLE_RANK,
     host: HostConfig | None = None,
     storage: StorageConfig | None = None,
+    recency: Recency = Recency.USED,
     groups: Mapping[str, Group] | None = None,
     tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
     metrics: CacheMetrics | None = None,
@@ -806,7 +808,7 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
     sizes = {Component.FULL.value: capacity_tokens} if isinstance(capacity_tokens, int) else capacity_tokens
     opened = CacheConfig(
         sizes, page_size, components, sliding_window_size, mamba_chunk_size, policy, bigram, events,
-        model, device, layout, topology, host, storage,
+        model, device, layout, topology, host, storage, recency,
     )  # fmt: skip
     for name, table in {"groups": groups, "tensors": tensors}.items():
         if table is not None and not isinstance(table, Mapping):

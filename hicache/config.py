@@ -36,6 +36,19 @@ class EvictionPolicy(str, Enum):
     SLRU = "slru"
 
 
+class Recency(str, Enum):
+    """Which states of MAMBA a use of a prefix refreshes, and so which of them are evicted first.
+
+    `PATH`: all on the path that was used. `USED`: the state that the request reads alone (sglang#31648). `COVERAGE`: as
+    `USED`, and of the path of the least recent state the one is evicted that costs least to compute again
+    (sglang#38000): the state after which another one follows soonest.
+    """
+
+    PATH = "path"
+    USED = "used"
+    COVERAGE = "coverage"
+
+
 class Layout(str, Enum):
     """The order of a pool's tensor in memory.
 
@@ -521,7 +534,8 @@ class CacheConfig:
     `mamba_chunk_size`: tokens between the states that a model can give; needed with MAMBA. `policy`: the order of
     eviction on the device. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
     `model`: the pools whose bytes the cache keeps; without one it manages slots and has no tensors. `device`, `layout`:
-    of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below.
+    of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below. `recency`: which states of MAMBA a
+    use refreshes.
     Raises ConfigurationError, naming the field and its value, for a combination that cannot be served.
     """
 
@@ -539,9 +553,10 @@ class CacheConfig:
     topology: Topology = SINGLE_RANK
     host: HostConfig | None = None
     storage: StorageConfig | None = None
+    recency: Recency = Recency.USED
 
     def __post_init__(self) -> None:
-        _take_choices(self, "", policy=EvictionPolicy, layout=Layout)
+        _take_choices(self, "", policy=EvictionPolicy, layout=Layout, recency=Recency)
         _check_types(self, "", components=tuple, bigram=bool, events=bool, device=str, topology=Topology)
         _check_types(self, "", model=(ModelShape, None), host=(HostConfig, None), storage=(StorageConfig, None))
         check_device(self.device)

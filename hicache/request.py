@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Request:
     admission, or brings with the load-back that it waits for. `computed_tokens`: how many have their KV.
     `window_start`: its own slots before this token have no SWA partners any more. `state`: its own MAMBA slot, or None
     without MAMBA. `ticket`: of the load-back that it waits for. `layers_read`: of the stack, while it waited.
-    `is_ready`: it waits for no load-back, nor for slots in place of what a failed one did not bring.
+    `is_ready`: it waits for no load-back, nor for slots in place of what a failed one did not bring. `keep_at`: with
+    MAMBA, the lengths of its prompt at which later prompts need a state, in order: compute up to each, and checkpoint.
     """
 
     tokens: Tokens
@@ -44,6 +46,7 @@ class Request:
     loading_tokens: int
     layers_read: int
     is_ready: bool
+    keep_at: tuple[int, ...]
 
 
 class RequestManager:
@@ -56,6 +59,8 @@ class RequestManager:
         self._page = cache.config.page_size
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
         self._has_states = Component.MAMBA in cache.config.components
+        # A state that a model gives at a chunk's end is kept at a page's end.
+        self._state_unit = lcm(self._page, cache.config.mamba_chunk_size or 1)
         self._running: set[Request] = set()
         self._epoch = cache.epoch
 
@@ -159,6 +164,7 @@ class RequestManager:
                 f"{computed_tokens} tokens computed: not in {request.computed_tokens}..{len(request.tokens)}"
             )
         request.computed_tokens = computed_tokens
+        request.keep_at = tuple(tokens for tokens in request.keep_at if tokens > computed_tokens)
         key = self._cache.key(request.tokens[:computed_tokens], request.namespace)
         length = self._cache.length(key)
         state = self._state_copy(request, length)
@@ -225,9 +231,22 @@ class RequestManager:
             loading_tokens=len(came),
             layers_read=0,
             is_ready=ticket is None,
+            keep_at=self._keep_at(tokens, namespace, cached, found.branching_seqlen),
         )
         self._running.add(request)
         return request
+
+    def _keep_at(
+        self, tokens: Tokens, namespace: Namespace | None, cached: int, branching: int | None
+    ) -> tuple[int, ...]:
+        """Where the next prompts of this kind need a state: one that repeats it, and one that parts from it."""
+        if not self._has_states:
+            return ()
+        # The last token is never taken from the cache.
+        whole = self._cache.length(self._all_but_last(tokens, namespace))
+        ends = {end // self._state_unit * self._state_unit for end in (whole, branching or 0)}
+        partner = 1 if self._cache.config.bigram else 0
+        return tuple(end + partner for end in sorted(ends) if end > cached)
 
     def _load(self, found: MatchResult) -> LoadBack | None:
         if found.best_match is found.device_anchor:

@@ -136,6 +136,16 @@ class ComponentTier:
         self._component.report(self.tier, EventKind.STORED, node)
         self.queue.offer(node)
 
+    def next_victim(self) -> Node | None:
+        """The next node that this component evicts from the tier, or None."""
+        node = self.queue.pop()
+        if node is None or self._is_host:
+            return node
+        victim = self._component.victim(node)
+        if victim is not node:
+            self.queue.offer(node)
+        return victim
+
     def drop(self, node: Node) -> None:
         """Take the pages of a node that is not locked here. The next `free_dropped` frees them."""
         data = (node.host if self._is_host else node.device)[self._index]
@@ -344,6 +354,10 @@ class TreeComponent(ABC):
     def use_brings_eviction_nearer(self) -> bool:
         """Whether a use moves a node forward in that order."""
         return False
+
+    def victim(self, node: Node) -> Node:
+        """The node to evict where this one, which may be evicted, is the first in the order."""
+        return node
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
         """Whether no match could ever end at a new leaf from page `start` to the end of the key."""

@@ -33,7 +33,8 @@ class Match:
 
     `path`: the nodes on the key down to the best match. `anchor`, `best`: the deepest nodes at which every component is
     valid, on the device alone and on both tiers. `anchor_steps`: how many nodes of the path lead to the anchor.
-    `reached_end`: the end in pages of the last node at which all components but the last one are valid, or 0.
+    `reached_end`: the end in pages of the last node past the best match at which all components but the last one are
+    valid, or 0.
     """
 
     path: list[Node]
@@ -120,10 +121,13 @@ class ComponentTree:
                 valid_but_last, valid = valid, validate(node) and valid
             if valid:
                 anchor, anchor_steps = node, len(path)
+            if on_both:
+                valid_but_last = all_valid(on_both[:-1], node)
+                valid = on_both[-1](node) and valid_but_last
+            if valid:
+                best, best_steps, reached_end = node, len(path), 0
             elif valid_but_last:
                 reached_end = node.end
-            if valid if not on_both else all_valid(on_both, node):
-                best, best_steps = node, len(path)
         del path[best_steps:]
         return Match(path, anchor, best, anchor_steps, reached_end)
 

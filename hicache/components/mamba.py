@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator, has_value
+from hicache.config import Recency
 from hicache.tree.node import Node
 from hicache.types import Component, Slots
 
@@ -63,13 +64,48 @@ class MambaComponent(TreeComponent):
         step = node
         while step.parent is not None:
             step.last_access_time[self.index] = now
+            if self.config.recency is not Recency.PATH:
+                return
             step = step.parent
+
+    def victim(self, node: Node) -> Node:
+        """With `coverage`, of the states on the path of the least recent one, that which costs least to compute again.
+
+        The path is what lies between two forks, or ends at the deepest state. The states at its ends stay: a prompt
+        that parts at a fork reads the one, and the next turn the other.
+        """
+        if self.config.recency is not Recency.COVERAGE:
+            return node
+        states = self._states_around(node)
+        befores = [self._end_of_state_above(states[0]), *(state.end for state in states)]
+        thinned = [
+            (after.end - before, state.end, state)
+            for before, state, after in zip(befores, states, states[1:], strict=False)
+            if self.is_candidate(state)
+        ]
+        return min(thinned, key=lambda one: one[:2])[2] if thinned else node
 
     def free_on_device(self, pages: Slots) -> None:
         self.device_pages.free_states(pages)
 
     def reported_blocks(self, digests: list[bytes]) -> list[bytes]:
         return digests[-1:]
+
+    def _states_around(self, node: Node) -> list[Node]:
+        """The nodes with a state between the fork above a node and the one below it, from above."""
+        top = node
+        while (parent := top.parent) is not None and parent.parent is not None and len(parent.children) == 1:
+            top = parent
+        path = [top]
+        while len(path[-1].children) == 1:
+            path += path[-1].children.values()
+        return [step for step in path if step.device[self.index].value is not None]
+
+    def _end_of_state_above(self, node: Node) -> int:
+        step = node.parent
+        while step is not None and step.parent is not None and step.device[self.index].value is None:
+            step = step.parent
+        return 0 if step is None else step.end
 
     def _adopt(self, node: Node, insertion: Insertion) -> None:
         is_wanted = node.end == len(insertion.pages) and node.device[self.index].value is None

@@ -142,7 +142,9 @@ class Admission:
     to whole pages; with TABLES those of `tables`, lookahead included. The first `cached_tokens` slots belong to the
     tree. `state`: the request's own MAMBA slot, which holds the state after `cached_tokens` tokens, or None without
     MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait, and
-    `resume` tells when it may run.
+    `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the prompt at which later prompts need a
+    state, in order; a scheduler computes up to each of them and calls `checkpoint`. An adapter that gives none leaves
+    the choice to the scheduler.
     """
 
     request: Handle
@@ -150,6 +152,8 @@ class Admission:
     cached_tokens: int
     state: int | None
     loading: bool
+    # Adapters that were written before it was there give none.
+    keep_at: tuple[int, ...] = ()
 
 
 class _Verbs:

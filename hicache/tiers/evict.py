@@ -114,7 +114,7 @@ class DeviceEvictor:
         if self._backups is not None:
             return _WriteBackEviction(self._tree, self._backups, target, pages).run()
         victims = 0
-        while target.device.dropped_pages < pages and (node := target.device.queue.pop()) is not None:
+        while target.device.dropped_pages < pages and (node := target.device.next_victim()) is not None:
             self._tree.evict(node, target)
             victims += 1
         return Evicted(victims, 0)

@@ -489,7 +489,8 @@ class ReferenceAdapter(CacheAdapter):
 
 def _admission(request: Request) -> Admission:
     cached = request.shared_tokens + request.loading_tokens
-    return Admission(request, request.table.copy(), cached, request.state, loading=not request.is_ready)
+    loading = not request.is_ready
+    return Admission(request, request.table.copy(), cached, request.state, loading, request.keep_at)
 
 
 @contextmanager
