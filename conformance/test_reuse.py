@@ -9,11 +9,10 @@ import pytest
 
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driving.driver import Driver
 from hicache.testing.geometry import Publish
 from hicache.types import Key
 
-from .scenario import MAMBA, has
+from .scenario import MAMBA, Scenario
 
 OTHERS = 1000
 """The pages by which the prompts of a test part begin here."""
@@ -22,22 +21,22 @@ TAILS = (0, 1, 2, -1)
 """The tokens of a prompt past its last whole page; -1: all of a page but one."""
 
 
-def prompt(driver: Driver, pages: Iterable[int], tail: int) -> Key:
+def prompt(driver: Scenario, pages: Iterable[int], tail: int) -> Key:
     """A prompt of these pages and so many more tokens."""
     return driver.key([*driver.prompt(list(pages)), *range(tail % driver.config.page_size)])
 
 
-def unit(driver: Driver) -> int:
+def unit(driver: Scenario) -> int:
     """Where hits can end: at whole pages, and with MAMBA at whole chunks."""
     return math.lcm(driver.geometry.alignment, driver.config.mamba_chunk_size or 1)
 
 
-def whole(driver: Driver, tokens: int) -> int:
+def whole(driver: Scenario, tokens: int) -> int:
     """How much of so many tokens a hit can have, in elements of a key."""
     return max(0, tokens - driver.config.bigram) // unit(driver) * unit(driver)
 
 
-def serve(driver: Driver, key: Key) -> int:
+def serve(driver: Scenario, key: Key) -> int:
     """Run a request from its admission to its end, as its scheduler should; how much of it was cached."""
     admission = driver.admit(key)
     assert admission is not None, f"REQ-5: expected a prompt of {len(key.tokens)} tokens to be admitted, got None"
@@ -47,30 +46,30 @@ def serve(driver: Driver, key: Key) -> int:
     return admission.cached_tokens
 
 
-def _stops(driver: Driver, key: Key, admission: Admission) -> Sequence[int]:
+def _stops(driver: Scenario, key: Key, admission: Admission) -> Sequence[int]:
     """Where the request is checkpointed: where the cache says, or at the end of what the same prompt can use."""
-    if admission.keep_at or not has(driver, MAMBA):
+    if admission.keep_at or not driver.has(MAMBA):
         return admission.keep_at
     end = whole(driver, len(key.tokens) - driver.geometry.recomputed_tokens)
     return [end + driver.config.bigram] if end > admission.cached_tokens else []
 
 
-def require_hit(clause_id: str, driver: Driver, key: Key, expected: int) -> None:
+def require_hit(clause_id: str, driver: Scenario, key: Key, expected: int) -> None:
     """Serve a prompt, of which at least so many elements must be cached."""
     found = serve(driver, key)
     assert found >= expected, (
-        f"{clause_id}: a prompt of {len(key.tokens)} tokens: expected {expected} cached, got {found}; nothing was evicted"
+        f"{clause_id}: {len(key.tokens)} tokens, nothing was evicted: expected {expected} of them cached, got {found}"
     )
 
 
-def skip_without_states(driver: Driver) -> None:
-    if has(driver, MAMBA) and driver.geometry.publish is Publish.REQUEST:
+def skip_without_states(driver: Scenario) -> None:
+    if driver.has(MAMBA) and driver.geometry.publish is Publish.REQUEST:
         pytest.skip("the cache keeps a state at the end of a request alone, so that the same prompt has none")
 
 
 @clause("REUSE-1", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("tail", TAILS)
-def test_the_same_prompt_hits(driver: Driver, tail: int) -> None:
+def test_the_same_prompt_hits(driver: Scenario, tail: int) -> None:
     skip_without_states(driver)
     key = prompt(driver, range(1, 9), tail)
     serve(driver, key)
@@ -81,7 +80,7 @@ def test_the_same_prompt_hits(driver: Driver, tail: int) -> None:
 
 @clause("REUSE-2", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_continuation_hits(driver: Driver, tail: int) -> None:
+def test_a_continuation_hits(driver: Scenario, tail: int) -> None:
     skip_without_states(driver)
     key = prompt(driver, range(1, 9), tail)
     serve(driver, key)
@@ -92,9 +91,9 @@ def test_a_continuation_hits(driver: Driver, tail: int) -> None:
 
 @clause("REUSE-3", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("shared", [1, 4, 7])
-def test_prompts_that_part_hit_what_they_share(driver: Driver, shared: int) -> None:
+def test_prompts_that_part_hit_what_they_share(driver: Scenario, shared: int) -> None:
     skip_without_states(driver)
-    states = has(driver, MAMBA)
+    states = driver.has(MAMBA)
     if states and Capability.BRANCHING not in driver.adapter.capabilities:
         pytest.skip("the cache does not say where prompts part: BRANCHING is not declared")
     prompts = [prompt(driver, [*range(1, shared + 1), *range(OTHERS + 9 * n, OTHERS + 9 * n + 3)], 1) for n in range(6)]

@@ -534,8 +534,8 @@ class CacheConfig:
     `mamba_chunk_size`: tokens between the states that a model can give; needed with MAMBA. `policy`: the order of
     eviction on the device. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
     `model`: the pools whose bytes the cache keeps; without one it manages slots and has no tensors. `device`, `layout`:
-    of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below. `recency`: which states of MAMBA a
-    use refreshes.
+    of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below. `recency`: which states of
+    MAMBA a use refreshes.
     Raises ConfigurationError, naming the field and its value, for a combination that cannot be served.
     """
 

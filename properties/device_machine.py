@@ -55,7 +55,7 @@ class DeviceMachine(CacheMachine):
         self.stale: set[int] = set()
 
     def opened(self, data: st.DataObject) -> None:
-        self.uses = UseLog(self.config)
+        self.uses = UseLog(self.config, self.driver.adapter.recency_of(self.config))
         for pages, namespace in data.draw(USED, label="prompts that came before"):
             self._put(pages, namespace, tail=0, passed=0, with_state=True, priority=0)
 
@@ -153,7 +153,7 @@ class DeviceMachine(CacheMachine):
         self.prompts.clear()
         self.driver.reset()
         self.sync()
-        self.uses = UseLog(self.config)
+        self.uses = UseLog(self.config, self.driver.adapter.recency_of(self.config))
         self.stale |= self.outstanding
         self.outstanding = set()
         assert not self.driver.snapshot().nodes, "EVICT-9: expected an empty tree after a reset"
@@ -217,6 +217,7 @@ class DeviceMachine(CacheMachine):
         found = self.driver.match(key)
         matched = len(found.device_indices)
         assert matched == expected, f"MATCH-1: expected {expected} elements of {key}, got {matched}"
+        self.require_branching(key, found)
         self.uses.matched(key.namespace, self.prefix(key, matched), self.driver.snapshot(), is_hit=True)
         return found
 

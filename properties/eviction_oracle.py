@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hicache.config import Recency
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import Component, Tier
 
 from .uses import Place, Rank, UseLog, place_of
 
-FULL = Component.FULL.value
+FULL, MAMBA = Component.FULL.value, Component.MAMBA.value
 
 Ranks = Callable[[Place], tuple[Rank, Rank]]
 """The lowest and the highest rank that a node may have in the order of an eviction."""
@@ -23,7 +24,8 @@ def require_victims(uses: UseLog, before: Snapshot, after: Snapshot, component: 
     """EVICT-2, EVICT-10: an eviction took from the device the nodes that are first in the component's order."""
     clause = "EVICT-2" if component == FULL else "EVICT-10"
     start = SimulatedEviction.of(before, Tier.DEVICE, component)
-    _require(clause, start, after, tokens, lambda place: uses.ranks(place, component))
+    thins = component == MAMBA and uses.recency is Recency.COVERAGE
+    _require(clause, start, after, tokens, lambda place: uses.ranks(place, component), thins=thins)
 
 
 def require_host_victims(uses: UseLog, before: Snapshot, after: Snapshot, component: str, tokens: int) -> None:
@@ -35,7 +37,7 @@ def require_host_victims(uses: UseLog, before: Snapshot, after: Snapshot, compon
             return tuple((1, *rank) for rank in ANY)  # type: ignore[return-value]
         return tuple((0, *rank) for rank in uses.ranks_by_use(place, component))  # type: ignore[return-value]
 
-    _require("EVICT-8", start, after, tokens, ranks)
+    _require("EVICT-8", start, after, tokens, ranks, thins=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,32 @@ class SimulatedEviction:
         freed = sum(self.nodes[other].held[self.tier][self.component] for other in lost)
         return replace(self, nodes=nodes, taken=self.taken | lost, freed=self.freed + freed)
 
+    def thinned(self, place: Place) -> Place:
+        """MATCH-19: the state that goes where this one is the least recent."""
+        states = [step for step in self._between_forks(place) if self._holds(step)]
+        above = self._parents(states[0])
+        ends = [next((len(step[1]) for step in above if self._holds(step)), 0), *(len(state[1]) for state in states)]
+        gaps = {state: (ends[number + 2] - ends[number], number) for number, state in enumerate(states[:-1])}
+        return min((state for state in gaps if self._may_go(state)), key=gaps.__getitem__, default=place)
+
+    def _between_forks(self, place: Place) -> list[Place]:
+        """The nodes below the last fork above a node, down to the next fork, from above."""
+        children: dict[Place | None, list[Place]] = {}
+        for other, node in self.nodes.items():
+            children.setdefault(node.parent, []).append(other)
+        line = [place]
+        while (parent := self.nodes[line[0]].parent) is not None and len(children[parent]) == 1:
+            line.insert(0, parent)
+        while len(children.get(line[-1], ())) == 1:
+            line += children[line[-1]]
+        return line
+
+    def _parents(self, place: Place) -> Iterator[Place]:
+        parent = self.nodes[place].parent
+        while parent is not None:
+            yield parent
+            parent = self.nodes[parent].parent
+
     def _holds(self, place: Place) -> bool:
         return self.component in self.nodes[place].held[self.tier]
 
@@ -115,8 +143,8 @@ class SimulatedEviction:
         return is_childless and not any(node.locked.values()) and FULL not in node.held[Tier.DEVICE]
 
 
-def _require(clause: str, start: SimulatedEviction, after: Snapshot, tokens: int, ranks: Ranks) -> None:
-    """Some order of victims that the ranks allow must lead to what is left."""
+def _require(clause: str, start: SimulatedEviction, after: Snapshot, tokens: int, ranks: Ranks, *, thins: bool) -> None:
+    """Some order of victims that the ranks allow must lead to what is left. `thins`: by MATCH-19."""
     left = {place for place, node in _node_states(after).items() if start.component in node.held[start.tier]}
     had = {place for place, node in start.nodes.items() if start.component in node.held[start.tier]}
     gone = had - left
@@ -130,7 +158,7 @@ def _require(clause: str, start: SimulatedEviction, after: Snapshot, tokens: int
         first = _first(one.candidates(), ranks) if one.freed < tokens else []
         if not first and one.taken == gone:
             return
-        open_ends += [one.take(place) for place in first]
+        open_ends += [one.take(one.thinned(place) if thins else place) for place in first]
     order = {place: ranks(place) for place in sorted(start.candidates(), key=ranks)}
     raise AssertionError(
         f"{clause}: {tokens} slots of {start.component} on the {start.tier.value}: expected victims by rank {order}, "

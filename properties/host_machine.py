@@ -187,7 +187,7 @@ class HostMachine(TierMachine):
         assert hits == expected.host_hits or self.departs("MATCH-12"), (
             f"{clause_id}: expected host hits {expected.host_hits}, got {hits}"
         )
-        assert found.branching_seqlen is None, f"MATCH-13: expected None with a host tier, got {found.branching_seqlen}"
+        self.require_branching(key, found)
         assert self.model.agrees(after), (
             f"MATCH-9: expected no data to move in a match, got {self.model.differences(after)}"
         )
@@ -385,7 +385,7 @@ class HostMachine(TierMachine):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        self.uses = UseLog(self.config)
+        self.uses = UseLog(self.config, self.driver.adapter.recency_of(self.config))
 
     def observe(self, snapshot: Snapshot) -> None:
         super().observe(snapshot)

@@ -22,7 +22,7 @@ from hicache.testing.driving.prompts import cut
 from hicache.testing.models.blocks import BlockModel
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
-from hicache.types import SHARED, Component, Key, Namespace, Slots
+from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots
 
 from .small_caches import configurations, drawn, geometric, small_geometries, steps_transfers
 
@@ -110,6 +110,17 @@ class CacheMachine(RuleBasedStateMachine):
     def departs(self, *clauses: str) -> bool:
         """Whether one of these clauses does not apply: the adapter departs from it, or its profile excepts it."""
         return not clauses_not_checked(self.adapter.profile, self.adapter.departures).isdisjoint(clauses)
+
+    def require_branching(self, key: Key, found: MatchResult) -> None:
+        """MATCH-13: a match says where a state would let the next such prompt match further."""
+        chunk = self.config.mamba_chunk_size
+        if chunk is None or Capability.BRANCHING not in self.adapter.capabilities or self.departs("MATCH-13"):
+            return
+        expected = self.model.expected_branching(key, chunk)
+        allowed = {expected} if self.config.host is None else {expected, None}
+        assert found.branching_seqlen in allowed, (
+            f"MATCH-13: expected a state to be kept at {expected}, got {found.branching_seqlen}"
+        )
 
     def has_known_order(self, component: str) -> bool:
         """Whether the oracle knows the order in which a component is evicted from the device."""

@@ -15,6 +15,7 @@ from hicache.config import (
     ExecutorKind,
     HostConfig,
     Layout,
+    Recency,
     StorageConfig,
     WritePolicy,
 )
@@ -79,6 +80,7 @@ def configurations(
         device="cpu",
         model=tiny_model(tuple(sidecars)),
         topology=SINGLE_RANK,
+        recency=draw(st.sampled_from(Recency)) if Component.MAMBA in components else Recency.USED,
     )
 
 

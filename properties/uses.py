@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hicache.config import CacheConfig, EvictionPolicy
+from hicache.config import CacheConfig, EvictionPolicy, Recency
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import Component, Namespace, Tier
 
@@ -76,12 +76,13 @@ class PageLog:
 class UseLog:
     """What happened to each prefix: uses, hits, inserts and their priorities. It has pages, and no nodes of its own.
 
-    A use of a prefix is a use of every node on its path. What the pages of one node share, both parts have after a
-    split (INS-8).
+    A use of a prefix is a use of every node on its path; which states it refreshes, `recency` says. What the pages of
+    one node share, both parts have after a split (INS-8).
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, recency: Recency) -> None:
         self._config = config
+        self.recency = recency
         self._now = 0
         self._uses: dict[Place, int] = {}
         self._priorities: dict[Place, int] = {}
@@ -153,6 +154,8 @@ class UseLog:
     def ranks_by_use(self, place: Place, component: str) -> tuple[Rank, Rank]:
         """The lowest and the highest rank in the order of least recent use."""
         depth = len(place[1])
+        if component == Component.MAMBA and self.recency is not Recency.PATH:
+            return ((self._uses.get(place, 0), depth),) * 2
         if component != Component.SWA:
             return ((self._last_use(place), depth),) * 2
         span = self._pages[place].window_use

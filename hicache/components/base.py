@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
@@ -136,15 +137,16 @@ class ComponentTier:
         self._component.report(self.tier, EventKind.STORED, node)
         self.queue.offer(node)
 
-    def next_victim(self) -> Node | None:
-        """The next node that this component evicts from the tier, or None."""
-        node = self.queue.pop()
-        if node is None or self._is_host:
-            return node
-        victim = self._component.victim(node)
-        if victim is not node:
-            self.queue.offer(node)
-        return victim
+    def next_victim(self, passed: AbstractSet[int] = frozenset()) -> Node | None:
+        """The next node that this component evicts from the device, or None. `passed`: ids of nodes not to take."""
+        while (node := self.queue.pop()) is not None:
+            if id(node) in passed:
+                continue
+            victim = self._component.victim(node, passed)
+            if victim is not node:
+                self.queue.offer(node)
+            return victim
+        return None
 
     def drop(self, node: Node) -> None:
         """Take the pages of a node that is not locked here. The next `free_dropped` frees them."""
@@ -355,8 +357,8 @@ class TreeComponent(ABC):
         """Whether a use moves a node forward in that order."""
         return False
 
-    def victim(self, node: Node) -> Node:
-        """The node to evict where this one, which may be evicted, is the first in the order."""
+    def victim(self, node: Node, passed: AbstractSet[int]) -> Node:
+        """The node to evict where this one, which may be evicted, is the first in the order; none that was `passed`."""
         return node
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 import numpy as np
@@ -68,7 +69,7 @@ class MambaComponent(TreeComponent):
                 return
             step = step.parent
 
-    def victim(self, node: Node) -> Node:
+    def victim(self, node: Node, passed: AbstractSet[int]) -> Node:
         """With `coverage`, of the states on the path of the least recent one, that which costs least to compute again.
 
         The path is what lies between two forks, or ends at the deepest state. The states at its ends stay: a prompt
@@ -81,7 +82,7 @@ class MambaComponent(TreeComponent):
         thinned = [
             (after.end - before, state.end, state)
             for before, state, after in zip(befores, states, states[1:], strict=False)
-            if self.is_candidate(state)
+            if self.is_candidate(state) and id(state) not in passed
         ]
         return min(thinned, key=lambda one: one[:2])[2] if thinned else node
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, Recency
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.snapshot import BlockSnapshot, Snapshot
 from hicache.types import (
@@ -357,6 +357,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     and are listed as known failures.
     `slot_axes`: by the pattern of a path of the census, the axis that counts slots; it is the first of other tensors.
     `not_restored`: by the pattern of a path of the census, the first tier from which the tensor does not come back.
+    `recencies`: which states of MAMBA a use refreshes, as far as a configuration may choose; where it names another
+    recency, the first of them.
     """
 
     interface: ClassVar[int] = 1
@@ -365,6 +367,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     departures: frozenset[str] = frozenset()
     slot_axes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     not_restored: ClassVar[Mapping[str, Tier]] = MappingProxyType({})
+    recencies: ClassVar[tuple[Recency, ...]] = (Recency.PATH,)
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:
@@ -374,6 +377,11 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def configurations(cls) -> Sequence[CacheConfig] | None:
         """The configurations to run the suites with, or None for the standard configurations."""
         return None
+
+    @classmethod
+    def recency_of(cls, config: CacheConfig) -> Recency:
+        """Which states of MAMBA a use refreshes with this configuration."""
+        return config.recency if config.recency in cls.recencies else cls.recencies[0]
 
     @classmethod
     def delayed(cls) -> type[CacheAdapter]:

@@ -129,6 +129,7 @@ class _WriteBackEviction:
         self._target = target
         self._pages = pages
         self._victims = 0
+        # Also what waits for its backup, until it is evicted.
         self._refused: dict[int, Node] = {}
 
     def run(self) -> Evicted:
@@ -152,6 +153,7 @@ class _WriteBackEviction:
                 self._evict(node)
             elif self._backups.enqueue(node):
                 leaving.append(node)
+                self._refused[id(node)] = node
                 value = node.device[self._target.index].value
                 coming += 0 if value is None else len(value)
                 leaving_children[id(node.parent)] += 1
@@ -164,7 +166,6 @@ class _WriteBackEviction:
 
     def _finish(self, leaving: list[Node]) -> None:
         """Wait for the backups of the nodes that leave, and evict those that have their copy."""
-        self._refused |= {id(node): node for node in leaving}
         if leaving:
             self._backups.finish_now()
         for node in leaving:
@@ -173,11 +174,8 @@ class _WriteBackEviction:
                 self._evict(node)
 
     def _next(self) -> Node | None:
-        """The next candidate that was not refused before."""
-        while (node := self._target.device.queue.pop()) is not None:
-            if id(node) not in self._refused:
-                return node
-        return None
+        """The next candidate that was not refused before, and does not wait for its backup."""
+        return self._target.device.next_victim(self._refused.keys())
 
     def _needs_backup(self, node: Node) -> bool:
         """Whether something would be evicted that the host lacks, and could have."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig, HostConfig, Topology, WritePolicy
+from hicache.config import CacheConfig, HostConfig, Recency, Topology, WritePolicy
 from hicache.engines.sglang.host import HOST_DEPARTURES, Receipt
 from hicache.engines.sglang.imports import import_from, prepare_sglang
 from hicache.engines.sglang.pools import (
@@ -688,6 +688,7 @@ class Sglang0523(Sglang0522):
     """SGLang 0.5.23."""
 
     version = "0.5.23"
+    recencies = (Recency.USED,)
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)

@@ -21,7 +21,7 @@ import torch
 from hicache.cache import UnifiedRadixCache, stats_of
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
-from hicache.config import CacheConfig, ExecutorKind, read_extra_config
+from hicache.config import CacheConfig, ExecutorKind, Recency, read_extra_config
 from hicache.config_mapping import config_to_mapping, read_config
 from hicache.opening import HostTier
 from hicache.parallel.agree import Agreement
@@ -112,6 +112,7 @@ class ReferenceAdapter(CacheAdapter):
 
     interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.TABLES}
+    recencies: ClassVar[tuple[Recency, ...]] = tuple(Recency)
     max_pause_s: ClassVar[float] = 0.0
     metrics: ClassVar[CacheMetrics | None] = None
 

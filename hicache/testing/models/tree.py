@@ -77,6 +77,13 @@ class Model:
         hits = {component: len(missing[component]) * units[component] for component in self._components}
         return ExpectedMatch(anchor * self._page_size, best * self._page_size, hits)
 
+    def expected_branching(self, key: Key, chunk_tokens: int) -> int | None:
+        """The last whole chunk at whose end MAMBA alone is not valid, on both tiers, if a match ends before it."""
+        pages = self._pages(key)
+        best, reached = (self._deepest(pages, TIERS, has_states=has_states) for has_states in (True, False))
+        aligned = reached * self._page_size // chunk_tokens * chunk_tokens
+        return aligned if aligned > best * self._page_size else None
+
     def insert(self, key: Key, *, shared: int = 0, window_start: int = 0, state: bool = False) -> ExpectedInsert:
         """Record an insert. `shared`: elements whose slots belong to the tree already. `state`: whether one is offered.
 
@@ -175,7 +182,7 @@ class Model:
         held = self._held_on(Component.FULL, tiers)
         return next((depth for depth, page in enumerate(pages) if page not in held), len(pages))
 
-    def _deepest(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
+    def _deepest(self, pages: Sequence[int], tiers: Collection[Tier], *, has_states: bool = True) -> int:
         known = pages[: self._run(pages, tiers)]
         # A component that the cache lacks takes no page away.
         windows, states = (
@@ -186,7 +193,7 @@ class Model:
         for depth, page in enumerate(known, start=1):
             run = run + 1 if page in windows else 0
             in_window = run == depth or run >= self._window_pages
-            if in_window and page in states:
+            if in_window and (page in states or not has_states):
                 deepest = depth
         return deepest
 
