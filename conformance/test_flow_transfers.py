@@ -323,6 +323,29 @@ def test_metrics_equal_what_the_verbs_answered(driver: Scenario) -> None:
     assert moved == expected, f"EVENT-3: after the matches {found} and one load: expected {expected}, got {moved}"
 
 
+@clause("EVENT-3", needs=[Capability.REQUESTS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_an_admission_that_is_refused_is_no_hit(driver: Scenario) -> None:
+    driver.put_pages(WHOLE)
+    # It reads the prompt, so that the others cannot evict it.
+    held, page = [driver.admit_pages(WHOLE, tail=1)], 100
+    while (admission := driver.admit(driver.key_of([page, page + 1]))) is not None:
+        held.append(admission)
+        page += 2
+    before = driver.adapter.reported_metrics()
+    key = driver.key_of([*WHOLE, page, page + 1])
+    for _ in range(20):
+        assert driver.admit(key) is None, "REQ-5: there is no room: expected no admission"
+    refused = driver.adapter.reported_metrics()
+    assert refused == before, f"EVENT-3: 20 admissions were refused: expected {before}, got {refused}"
+    for admission in held[1:]:
+        driver.abort(admission.request)
+    admitted = driver.admit(key)
+    assert admitted is not None, "REQ-5: there is room now: expected an admission"
+    after = driver.adapter.reported_metrics()
+    hit = after["match_device"] - before["match_device"]
+    assert hit == admitted.cached_tokens, f"EVENT-3: expected {admitted.cached_tokens} tokens counted once, got {hit}"
+
+
 # FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left.
 
 

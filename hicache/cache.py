@@ -162,30 +162,22 @@ class UnifiedRadixCache:
         require_type("chunked", chunked, bool)
         found = self.tree.match(key)
         self.tree.touch(found.best, self.tree.tick())
-        if not chunked:
-            for node in found.path:
-                node.hit_count += 1
-            if self.host is not None:
-                self.host.backups.note_use(found.anchor)
-            if self.storage is not None and self.storage.worker.is_attached:
-                self.storage.writer.note_use(found.best)
-        slots, on_host = (
-            self._slots_of(found.path[: found.anchor_steps]),
-            self._host_hit(self.tree.components[FULL], found),
-        )
-        if not chunked:
-            asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
-            self.counters.traffic.tokens_matched_device += len(slots)
-            self.counters.traffic.tokens_matched_host += on_host
-            self.counters.traffic.tokens_missed += asked - len(slots) - on_host
-        return MatchResult(
-            device_indices=slots,
+        result = MatchResult(
+            device_indices=self._slots_of(found.path[: found.anchor_steps]),
             device_anchor=found.anchor,
             best_match=found.best,
-            host_hit_length=on_host,
+            host_hit_length=self._host_hit(self.tree.components[FULL], found),
             component_host_hit_lengths=self._host_hits(found),
             branching_seqlen=self._branching_seqlen(found),
         )
+        if not chunked:
+            self._count_hit(key, found.path, result)
+        return result
+
+    @verb
+    def count_hit(self, key: RadixKey, found: MatchResult) -> None:
+        """Count what a `chunked` match found as a hit: its request is served. One that waits for room is none."""
+        self._count_hit(key, found.best_match.path(), found)
 
     @verb
     def insert(self, key: RadixKey, slots: Slots, state: int | None = None, priority: int = 0) -> InsertResult:
@@ -706,6 +698,19 @@ class UnifiedRadixCache:
         pages = [value for node in path if (value := node.device[FULL].value) is not None]
         return self.pools.slots_of(np.concatenate(pages) if pages else NO_SLOTS)
 
+    def _count_hit(self, key: RadixKey, path: Sequence[Node], found: MatchResult) -> None:
+        for node in path:
+            node.hit_count += 1
+        if self.host is not None:
+            self.host.backups.note_use(found.device_anchor)
+        if self.storage is not None and self.storage.worker.is_attached:
+            self.storage.writer.note_use(found.best_match)
+        traffic, on_device, on_host = self.counters.traffic, len(found.device_indices), found.host_hit_length
+        traffic.tokens_matched_device += on_device
+        traffic.tokens_matched_host += on_host
+        asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
+        traffic.tokens_missed += asked - on_device - on_host
+
     def _host_hits(self, found: Match) -> Mapping[str, int]:
         if found.best is found.anchor:
             return self._no_host_hits
@@ -817,8 +822,5 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
         raise ConfigurationError(f"metrics must be a CacheMetrics or None, got {metrics!r}")
     check_groups(opened.topology, groups or {})
     agreement = Agreement(metrics.measured_groups(groups or {}, opened.topology) if metrics else groups or {})
-    return agreement.together(
-        lambda: UnifiedRadixCache.open(opened, agreement=agreement, tensors=tensors, metrics=metrics),
-        UnifiedRadixCache.close,
-        "open",
-    )
+    opening = partial(UnifiedRadixCache.open, opened, agreement=agreement, tensors=tensors, metrics=metrics)
+    return agreement.together(opening, UnifiedRadixCache.close, "open")

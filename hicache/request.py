@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 import numpy as np
@@ -90,11 +90,16 @@ class RequestManager:
         self._end_epoch()
         # A copy: the caller may write its next prompt to the same memory.
         ids = token_ids(tokens).copy()
-        found = self._cache.match(self._all_but_last(ids, namespace), chunked=False)
+        key = self._all_but_last(ids, namespace)
+        # A hit is counted once it is served: a request that does not fit asks again.
+        found = self._cache.match(key, chunked=True)
         request = self._start(ids, namespace, found)
         if request is None and not self._running:
             # No other request will free the slot that a copy of the hit's state needs: do without the hit.
-            request = self._start(ids, namespace, self._nothing())
+            found = self._nothing()
+            request = self._start(ids, namespace, found)
+        if request is not None:
+            self._cache.count_hit(key, found if request.ticket is not None else _on_device_alone(found))
         return request
 
     @verb
@@ -361,3 +366,10 @@ class RequestManager:
         if passed > start:
             self._cache.release_window(request.table[start:passed])
             request.window_start = passed
+
+
+def _on_device_alone(found: MatchResult) -> MatchResult:
+    """The part of a hit that is served without a load-back."""
+    if found.best_match is found.device_anchor:
+        return found
+    return replace(found, best_match=found.device_anchor, host_hit_length=0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from hicache.config import Recency
 from hicache.errors import InvariantError
 from hicache.testing.models.tree import ExpectedInsert, ExpectedMatch, Model
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
@@ -285,7 +286,7 @@ def test_what_is_lacking_and_what_is_gone() -> None:
 def test_an_eviction_takes_the_least_recently_used_leaf() -> None:
     first, second = (node((token,), {FULL: slots(token)}) for token in (1, 2))
     before, one_left = snapshot([first, second], {FULL: pool(2)}), {FULL: pool(2, 1)}
-    uses = UseLog(tiny_config(FULL, page_size=1))
+    uses = UseLog(tiny_config(FULL, page_size=1), Recency.USED)
     for one in (first, second):
         uses.matched(SHARED, one.segment, before, is_hit=True)
     require_victims(uses, before, snapshot([second], one_left), FULL, 1)
