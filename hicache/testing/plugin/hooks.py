@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from hicache.testing.plugin.items import FINAL_CHECK, KNOWN_FAILURE, STARTED_BEFORE, make_ids_plain
+from hicache.testing.plugin.items import (
+    DOING_FOLDER,
+    FINAL_CHECK,
+    KNOWN_FAILURE,
+    STARTED_BEFORE,
+    doing_folder,
+    make_ids_plain,
+)
 from hicache.testing.plugin.options import (
     OPTIONS,
     PROFILES,
@@ -259,15 +266,15 @@ class SuitePlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker process where it says what it does."""
-        if self._session is not None:
-            self._session.workers.configure(node)
+        """Tell a worker process where it says what it does, before it is known whether it runs tests of a suite."""
+        node.workerinput[DOING_FOLDER] = str(doing_folder(self._config))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, report: Any) -> None:
         """Add the cause to the failure of a test whose process ended."""
-        if self._session is not None:
-            self._session.workers.explain(report)
+        # Only a worker with tests of a suite says what it does. The first test of a run may be the one that died.
+        if self._session is not None or any(doing_folder(self._config).iterdir()):
+            self.session().workers.explain(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

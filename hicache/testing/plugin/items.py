@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +19,21 @@ _OTHERS = re.compile(r"[^A-Za-z0-9_./:,=+%@-]+")
 
 _MAX_LENGTH = 100
 """Of a value as its own id. pytest names a longer one by its parameter."""
+
+
+DOING_FOLDER = "hicache_doing"
+"""What a worker process is given: the folder in which it says what it does."""
+
+_DOING_FOLDER = pytest.StashKey[Path]()
+
+
+def doing_folder(config: pytest.Config) -> Path:
+    """The folder in which the worker processes of a run say what they do. It is removed at the end."""
+    if _DOING_FOLDER not in config.stash:
+        folder = TemporaryDirectory(prefix="hicache-doing-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        config.stash[_DOING_FOLDER] = Path(folder.name)
+    return config.stash[_DOING_FOLDER]
 
 
 def plain_id(text: str) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from hicache.testing.plugin.failures import CRASHED, DOING, TIMED_OUT, read_doing, to_property
-
-_FOLDER = "hicache_doing"
+from hicache.testing.plugin.items import DOING_FOLDER, doing_folder
 
 LEFT_THREADS, IDENTITY = "hicache_left_threads", "hicache_identity"
 """What a worker process says at its end: the threads that are left, and who the subject is."""
@@ -33,13 +31,11 @@ class Workers:
         self.identity: Identity | None = None
         self._limit_s = float(config.getini("faulthandler_timeout") or 0.0)
         self._began: dict[str, float] = {}
-        given = getattr(config, "workerinput", {})
-        if _FOLDER in given:
-            DOING.open(Path(given[_FOLDER], given["workerid"]))
+        given = getattr(config, "workerinput", None)
+        if given is None:
+            self._folder = doing_folder(config)
         else:
-            folder = TemporaryDirectory(prefix="hicache-doing-", ignore_cleanup_errors=True)
-            config.add_cleanup(folder.cleanup)
-            self._folder = Path(folder.name)
+            DOING.open(Path(given[DOING_FOLDER], given["workerid"]))
 
     def ended(self, output: Mapping[str, Any]) -> None:
         """A worker has ended, with this `workeroutput`."""
@@ -53,10 +49,6 @@ class Workers:
     def end(self, test: str) -> None:
         """A test has ended."""
         self._began.pop(test, None)
-
-    def configure(self, node: Any) -> None:
-        """Tell a worker that is to be started where it says what it does."""
-        node.workerinput[_FOLDER] = str(self._folder)
 
     def explain(self, report: Any) -> None:
         """Add to the report of a test whose worker died why it did, and in which verb."""

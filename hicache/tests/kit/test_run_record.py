@@ -273,6 +273,21 @@ def test_dies():
 """
 
 
+def test_a_worker_says_what_it_does_in_a_run_without_options(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        @clause("KEY-1")
+        def test_a(request):
+            import pathlib
+            assert pathlib.Path(request.config.workerinput["hicache_doing"]).is_dir(), "the main process reads there"
+        """,
+    )
+    result = pytester.runpytest_subprocess("-n", "1", "conformance")
+    result.assert_outcomes(passed=1)
+    result.stderr.no_fnmatch_line("*ResourceWarning*")
+
+
 def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH + DIES)
     executions = _by_name(run_recorded(pytester, "-n", "1"))
