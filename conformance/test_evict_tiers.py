@@ -381,6 +381,19 @@ def test_data_stays_where_the_host_has_no_room(driver: Scenario, component: str)
 
 
 @clause("EVICT-7", "EVICT-1", write_policies=BACK)
+def test_a_copy_that_has_come_makes_room_for_the_next(driver: Scenario) -> None:
+    with driver.host_variant(host={"capacity_tokens": driver.capacity_for(2, 1)}) as small:
+        for prompt in (OLD, NEW):
+            small.put_pages(prompt)
+        result = small.evict(FULL, 4 * small.config.page_size)
+        assert (result.victims, result.refused) == (2, 0), (
+            f"EVICT-7: the host has room for {NEW} once {OLD} leaves it: expected two victims, got {result}"
+        )
+        found = small.tier_hits(OLD), small.tier_hits(NEW)
+        assert found == ((0, 0), (0, 2)), f"EVICT-8: expected {NEW} alone on the host, got {found}"
+
+
+@clause("EVICT-7", "EVICT-1", write_policies=BACK)
 def test_a_victim_that_stays_does_not_stop_the_next(driver: Scenario) -> None:
     with driver.host_variant(host={"capacity_tokens": driver.capacity_for(2, 1)}) as small:
         small.put_on_host(OLD)

@@ -237,7 +237,7 @@ class UnifiedRadixCache:
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None when short.
 
-        With write_back a part may have been evicted before a node found no room on the host; ask again.
+        With write_back a part may have been evicted before a copy to the host failed.
         Raises ArgumentError when the page size does not divide the number.
         """
         pages, rest = divmod(require_count("tokens", tokens), self.config.page_size)

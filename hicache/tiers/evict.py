@@ -143,7 +143,7 @@ class _WriteBackEviction:
         return Evicted(self._victims, len(self._refused))
 
     def _round(self) -> bool:
-        """Evict the next victims, until a parent becomes a candidate; False when there was none."""
+        """Evict victims, until a parent becomes a candidate or the host is full; False when there was none."""
         before = self._victims + len(self._refused)
         leaving: list[Node] = []
         leaving_children: Counter[int] = Counter()
@@ -159,6 +159,10 @@ class _WriteBackEviction:
                 leaving_children[id(node.parent)] += 1
                 if node.parent is not None and node.parent.device_children == leaving_children[id(node.parent)]:
                     break
+            elif leaving:
+                # The host makes room of copies once they have come: try again after this round.
+                self._target.device.queue.offer(node)
+                break
             else:
                 self._refused[id(node)] = node
         self._finish(leaving)
