@@ -278,6 +278,8 @@ class RankMachine(RuleBasedStateMachine):
     # Internal.
 
     def _give_back(self) -> None:
+        # Each example ends with a prefetch that a rank is behind with and another one late for: few draw one.
+        self.fetch_unevenly([1, 2, 1, 2], behind=1, batches=0, late=0)
         while self.fetching or self.loading:
             self.abort(0)
         self.drain()
