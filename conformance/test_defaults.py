@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hicache.config import CacheConfig, ExecutorKind, Layout, StorageConfig, Topology, WritePolicy
+from hicache.config import CacheConfig, ExecutorKind, Layout, Recency, StorageConfig, Topology, WritePolicy
 from hicache.config_mapping import config_to_mapping, read_config
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
@@ -34,6 +34,7 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "selective": ("host.selective_hits",),
     "load-back": ("page_size", "host.load_back_threshold_tokens"),
     "layout": ("host.layout",),
+    "recency": ("recency",),
     "threshold": ("page_size", "storage.prefetch_threshold", "storage.extra_config"),
     "limit": ("storage.limit_tokens",),
     "stop policy": ("storage.stop_policy",),
@@ -120,6 +121,19 @@ def test_a_cache_of_which_only_the_capacity_is_given(driver: Scenario) -> None:
         cache.unlock(cache.lock(cache.match(cache.key_of([3]), chunked=True).device_anchor))
         order = [victim(cache) for _ in range(3)]
         assert order == [2, 1, 3], f"EVICT-2: used were 2, 2, 1, 3, LRU evicts 2, 1, 3, but evicted were {order}"
+
+
+@clause("MATCH-18", needs=[Capability.CONFIG_FILES], components=(MAMBA,), page_sizes=[16])
+def test_a_use_refreshes_one_state_by_default(driver: Scenario) -> None:
+    if Recency.USED not in driver.adapter.recencies:
+        pytest.skip("the adapter does not declare the recency 'used'")
+    with opened_without(driver, "recency", recency=Recency.PATH) as cache:
+        for pages in ([1], [1, 2], [9]):
+            cache.put_pages(pages)
+        cache.use([1, 2])
+        cache.evict(MAMBA, 1)
+        left = cache.device_slots(MAMBA).keys()
+        assert left == {(1, 2), (9,)}, f"MATCH-18: (1, 2) alone was used: expected (1,) to be evicted, left are {left}"
 
 
 def victim(driver: Scenario) -> int:

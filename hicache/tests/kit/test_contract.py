@@ -16,7 +16,7 @@ from hicache.tests.kit.suite_runs import write_suite
 CLAUSES_BY_SECTION = {
     "KEY": 7,
     "POOL": 11,
-    "MATCH": 16,
+    "MATCH": 19,
     "COMP": 3,
     "INS": 8,
     "LOCK": 9,
@@ -27,6 +27,7 @@ CLAUSES_BY_SECTION = {
     "RANK": 8,
     "CONF": 7,
     "REQ": 7,
+    "REUSE": 3,
     "FLOW": 13,
     "EVENT": 3,
     "SEC": 7,
