@@ -48,7 +48,7 @@ def serve(driver: Scenario, key: Key) -> int:
 
 def _stops(driver: Scenario, key: Key, admission: Admission) -> Sequence[int]:
     """Where the request is checkpointed: where the cache says, or at the end of what the same prompt can use."""
-    if admission.keep_at or not driver.has(MAMBA):
+    if admission.keep_at or not driver.has(MAMBA) or Capability.BRANCHING in driver.adapter.capabilities:
         return admission.keep_at
     end = whole(driver, len(key.tokens) - driver.geometry.recomputed_tokens)
     return [end + driver.config.bigram] if end > admission.cached_tokens else []
