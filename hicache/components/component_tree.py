@@ -111,6 +111,7 @@ class ComponentTree:
         """Walk a key once. Every validator sees every node, also after another refused it (sglang#25277)."""
         validators = self.validators(device_only=True)
         on_both = self.validators(device_only=False) if self.has_host else []
+        on_both_but_last = on_both[:-1]
         anchor = best = self.radix.root
         path: list[Node] = []
         anchor_steps = best_steps = reached_end = 0
@@ -122,7 +123,7 @@ class ComponentTree:
             if valid:
                 anchor, anchor_steps = node, len(path)
             if on_both:
-                valid_but_last = all_valid(on_both[:-1], node)
+                valid_but_last = all_valid(on_both_but_last, node)
                 valid = on_both[-1](node) and valid_but_last
             if valid:
                 best, best_steps, reached_end = node, len(path), 0
