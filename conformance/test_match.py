@@ -489,27 +489,23 @@ def test_a_matched_chain_is_evicted_from_its_end(driver: Scenario) -> None:
 @clause("MATCH-17", components=[MAMBA])
 def test_the_matched_state_nearest_to_the_root_is_the_oldest(driver: Scenario) -> None:
     chain = _with_recency(driver, Recency.PATH, states=3)
-    for left in (prefixes(1, 2, 3), {(1, 2), (1, 2, 3)}, {(1, 2, 3)}):
-        _evict_one(chain, MAMBA)
-        _require_left(chain, MAMBA, left, "MATCH-17")
+    _require_states_left(chain, "MATCH-17", prefixes(1, 2, 3), {(1, 2), (1, 2, 3)}, {(1, 2, 3)})
 
 
 @clause("MATCH-18", components=[MAMBA])
 def test_a_use_refreshes_the_state_that_it_reads_alone(driver: Scenario) -> None:
     chain = _with_recency(driver, Recency.USED, states=4)
     last = {(1, 2, 3, 4)}
-    for left in ({(1, 2), (1, 2, 3), *last, (9,)}, {(1, 2, 3), *last, (9,)}, {*last, (9,)}, last):
-        _evict_one(chain, MAMBA)
-        _require_left(chain, MAMBA, left, "MATCH-18")
+    lefts = {(1, 2), (1, 2, 3), *last, (9,)}, {(1, 2, 3), *last, (9,)}, {*last, (9,)}, last
+    _require_states_left(chain, "MATCH-18", *lefts)
 
 
 @clause("MATCH-19", components=[MAMBA])
 def test_a_path_is_thinned_before_its_last_state_goes(driver: Scenario) -> None:
     chain = _with_recency(driver, Recency.COVERAGE, states=4)
     last = {(1, 2, 3, 4)}
-    for left in ({(1, 2), (1, 2, 3), *last, (9,)}, {(1, 2), *last, (9,)}, {*last, (9,)}, last):
-        _evict_one(chain, MAMBA)
-        _require_left(chain, MAMBA, left, "MATCH-19")
+    lefts = {(1, 2), (1, 2, 3), *last, (9,)}, {(1, 2), *last, (9,)}, {*last, (9,)}, last
+    _require_states_left(chain, "MATCH-19", *lefts)
 
 
 @clause("MATCH-19", components=[MAMBA])
@@ -518,9 +514,7 @@ def test_no_state_at_a_fork_is_thinned(driver: Scenario) -> None:
     for pages in ([1, 2, 3], [1, 2, 4]):
         chain.put_pages(pages)
     fork, tails = {(1, 2)}, {(1, 2, 3), (1, 2, 4)}
-    for left in ({*fork, *tails, (9,)}, {*fork, *tails}, {*fork, (1, 2, 4)}):
-        _evict_one(chain, MAMBA)
-        _require_left(chain, MAMBA, left, "MATCH-19")
+    _require_states_left(chain, "MATCH-19", {*fork, *tails, (9,)}, {*fork, *tails}, {*fork, (1, 2, 4)})
 
 
 @clause("MATCH-10", components=[MAMBA], needs=[Capability.SNAPSHOT])
@@ -566,6 +560,13 @@ def _with_recency(driver: Scenario, recency: Recency, states: int) -> Scenario:
     chain.put_pages([9])
     chain.use(range(1, states + 1))
     return chain
+
+
+def _require_states_left(driver: Scenario, rule: str, *lefts: AbstractSet[Pages]) -> None:
+    """Evict one state after the other: what must be left after each."""
+    for left in lefts:
+        _evict_one(driver, MAMBA)
+        _require_left(driver, MAMBA, left, rule)
 
 
 def _evict_one(driver: Scenario, component: str) -> None:

@@ -62,7 +62,16 @@ def require_hit(clause_id: str, driver: Scenario, key: Key, expected: int) -> No
     )
 
 
+def served(driver: Scenario, tail: int) -> Key:
+    """A prompt of eight pages and so many more tokens, which a request has computed."""
+    skip_without_states(driver)
+    key = prompt(driver, range(1, 9), tail)
+    serve(driver, key)
+    return key
+
+
 def skip_without_states(driver: Scenario) -> None:
+    """Skip where a cache of MAMBA keeps no state but that at the end of a request."""
     if driver.has(MAMBA) and driver.geometry.publish is Publish.REQUEST:
         pytest.skip("the cache keeps a state at the end of a request alone, so that the same prompt has none")
 
@@ -70,9 +79,7 @@ def skip_without_states(driver: Scenario) -> None:
 @clause("REUSE-1", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("tail", TAILS)
 def test_the_same_prompt_hits(driver: Scenario, tail: int) -> None:
-    skip_without_states(driver)
-    key = prompt(driver, range(1, 9), tail)
-    serve(driver, key)
+    key = served(driver, tail)
     expected = whole(driver, len(key.tokens) - driver.geometry.recomputed_tokens)
     for _ in range(3):
         require_hit("REUSE-1", driver, key, expected)
@@ -81,9 +88,7 @@ def test_the_same_prompt_hits(driver: Scenario, tail: int) -> None:
 @clause("REUSE-2", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_continuation_hits(driver: Scenario, tail: int) -> None:
-    skip_without_states(driver)
-    key = prompt(driver, range(1, 9), tail)
-    serve(driver, key)
+    key = served(driver, tail)
     size = driver.config.page_size
     longer = driver.key([*key.tokens, *(OTHERS + number for number in range(2 * size))])
     require_hit("REUSE-2", driver, longer, whole(driver, len(key.tokens)))
@@ -93,10 +98,11 @@ def test_a_continuation_hits(driver: Scenario, tail: int) -> None:
 @pytest.mark.parametrize("shared", [1, 4, 7])
 def test_prompts_that_part_hit_what_they_share(driver: Scenario, shared: int) -> None:
     skip_without_states(driver)
-    states = driver.has(MAMBA)
-    if states and Capability.BRANCHING not in driver.adapter.capabilities:
+    if driver.has(MAMBA) and Capability.BRANCHING not in driver.adapter.capabilities:
         pytest.skip("the cache does not say where prompts part: BRANCHING is not declared")
     prompts = [prompt(driver, [*range(1, shared + 1), *range(OTHERS + 9 * n, OTHERS + 9 * n + 3)], 1) for n in range(6)]
     expected = whole(driver, len(driver.prompt(list(range(1, shared + 1)))))
+    # With MAMBA the second one computes the state where they part.
+    first_hit = 2 if driver.has(MAMBA) else 1
     for number, key in enumerate(prompts):
-        require_hit("REUSE-3", driver, key, expected if number > states else 0)
+        require_hit("REUSE-3", driver, key, expected if number >= first_hit else 0)
