@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
@@ -344,6 +346,32 @@ def test_an_admission_that_is_refused_is_no_hit(driver: Scenario) -> None:
     after = driver.adapter.reported_metrics()
     hit = after["match_device"] - before["match_device"]
     assert hit == admitted.cached_tokens, f"EVENT-3: expected {admitted.cached_tokens} tokens counted once, got {hit}"
+
+
+@clause("EVENT-3", each=(SWA, MAMBA), needs=[Capability.REQUESTS, Capability.SNAPSHOT], page_sizes=[16])
+def test_what_a_request_took_is_what_is_counted(driver: Scenario, component: str) -> None:
+    # FULL is on the device, and the request has to load a window or a state alone.
+    driver.drop_on_device(component)
+    before = driver.adapter.reported_metrics()
+    admitted = driver.admit_pages(TOMBSTONE, tail=1)
+    assert admitted.cached_tokens, f"REQ-1: {component} is on the host: expected a hit"
+    after = driver.adapter.reported_metrics()
+    hit = sum(after[name] - before[name] for name in ("match_device", "match_host"))
+    assert hit == admitted.cached_tokens, f"EVENT-3: expected {admitted.cached_tokens} tokens counted, got {hit}"
+
+
+@clause("EVENT-3", "MATCH-20", each=(SWA, MAMBA), page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_what_a_match_refused_is_counted_once(driver: Scenario, component: str) -> None:
+    driver.put_pages(range(1, 9), passed=2 if driver.has(SWA) else 0)
+    before = driver.adapter.reported_metrics()
+    refused: Counter[str] = Counter()
+    for pages in ([1, 99], [*range(1, 8), 99]):
+        refused.update(driver.match(driver.key_of(pages)).tokens_refused)
+        driver.match(driver.key_of(pages), chunked=True)
+    after = driver.adapter.reported_metrics()
+    counted = {name: after[f"refused_{name}"] - before[f"refused_{name}"] for name in refused}
+    assert counted == refused, f"EVENT-3: the matches refused {refused}, counted were {counted}"
+    assert refused[component], f"MATCH-20: {component} is not at each page: expected it to refuse some, got {refused}"
 
 
 # FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left.

@@ -688,6 +688,47 @@ def test_every_prefix_finds_what_the_oracle_finds(driver: Scenario, seed: int) -
                 require_match(two_tiers.match(key, chunked=True), oracle.expected_match(key), (residency, count))
 
 
+# MATCH-20: a match says which component cut it.
+
+
+@clause("MATCH-20", needs=LOOKING, write_policies=WRITE_THROUGH)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_match_says_which_component_cut_it(driver: Scenario, seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(RANDOM_RESIDENCIES):
+        residency = random_residency(rng, driver.config.components)
+        with driver.host_variant(sliding_window_size=driver.window_tokens(rng.randint(1, 3))) as two_tiers:
+            build_residency(two_tiers, residency)
+            two_tiers.check_every = 0
+            pages = prompt_pages(residency)
+            oracle = oracle_of(two_tiers, pages)
+            for count in range(len(pages), 0, -1):
+                key = two_tiers.key_of([*pages[:count], 99])
+                oracle.require_refused(key, two_tiers.match(key, chunked=True))
+
+
+@clause("MATCH-20", "MATCH-15")
+def test_tokens_that_two_components_refuse_count_for_the_first(driver: Scenario) -> None:
+    # Five pages without a state at their end, the second to the fifth without their window.
+    wide = driver.open_with_window(WINDOW)
+    wide.put_pages([1])
+    wide.put_pages([1, 2, 3, 4, 5, 6, 7, 8, 9], passed=5)
+    page = driver.config.page_size
+    for prompt, expected in {(5, 99): (4, 0), (8, 99): (0, 7), (9,): (0, 0), (1, 99): (0, 0)}.items():
+        found = wide.match(wide.key_of([*range(1, prompt[0] + 1), *prompt[1:]])).tokens_refused
+        tokens = dict(zip((SWA, MAMBA), (pages * page for pages in expected), strict=True))
+        assert {SWA: 0, MAMBA: 0, **found} == tokens, f"MATCH-20: {prompt}: expected {tokens}, got {found}"
+
+
+@clause("MATCH-20", each=(SWA, MAMBA), needs=[Capability.SNAPSHOT])
+def test_a_tombstone_says_whose_it_is(driver: Scenario, component: str) -> None:
+    driver.make_tombstone(component)
+    expected = len(TOMBSTONE) * driver.config.page_size
+    found = driver.match(driver.key_of(TOMBSTONE)).tokens_refused
+    got = found.get(component, 0)
+    assert got == sum(found.values()) == expected, f"MATCH-20: {component} refuses {expected} tokens, got {found}"
+
+
 @clause("MATCH-5", "MATCH-9", needs=LOOKING, write_policies=WRITE_THROUGH)
 def test_a_match_moves_nothing_between_the_tiers(driver: Scenario) -> None:
     for case in residency_cases(driver):

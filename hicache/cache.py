@@ -98,7 +98,7 @@ class UnifiedRadixCache:
         self._agreement = kept.agreement
         self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in tiers.tree.by_name}
         self._paged = [name for name in self._units if name != Component.MAMBA]
-        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._units)[1:], 0))
+        self._no_tokens = MappingProxyType(dict.fromkeys(list(self._units)[1:], 0))
         self._use(tiers)
 
     def _use(self, tiers: Tiers) -> None:
@@ -169,6 +169,7 @@ class UnifiedRadixCache:
             host_hit_length=self._host_hit(self.tree.components[FULL], found),
             component_host_hit_lengths=self._host_hits(found),
             branching_seqlen=self._branching_seqlen(found),
+            tokens_refused=self._tokens_refused(found),
         )
         if not chunked:
             self._count_hit(key, found.path, result)
@@ -705,19 +706,28 @@ class UnifiedRadixCache:
             self.host.backups.note_use(found.device_anchor)
         if self.storage is not None and self.storage.worker.is_attached:
             self.storage.writer.note_use(found.best_match)
-        traffic, on_device, on_host = self.counters.traffic, len(found.device_indices), found.host_hit_length
-        traffic.tokens_matched_device += on_device
-        traffic.tokens_matched_host += on_host
+        traffic, hit = self.counters.traffic, found.best_match.end * self.config.page_size
+        # Past the anchor FULL may be on the device too, where a window or a state has to be loaded.
+        traffic.tokens_matched_device += hit - found.host_hit_length
+        traffic.tokens_matched_host += found.host_hit_length
         asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
-        traffic.tokens_missed += asked - on_device - on_host
+        traffic.tokens_missed += asked - hit
+        for name, tokens in found.tokens_refused.items():
+            traffic.tokens_refused[name] += tokens
 
     def _host_hits(self, found: Match) -> Mapping[str, int]:
         if found.best is found.anchor:
-            return self._no_host_hits
+            return self._no_tokens
         return {component.name: self._host_hit(component, found) for component in self.tree.components[1:]}
 
     def _host_hit(self, component: TreeComponent, found: Match) -> int:
         return found.pages_on_host(component) * self._units[component.name]
+
+    def _tokens_refused(self, found: Match) -> Mapping[str, int]:
+        if found.full_end == found.best.end:
+            return self._no_tokens
+        pages = found.refused_pages(len(self._units))
+        return {name: count * self.config.page_size for name, count in zip(self._no_tokens, pages, strict=True)}
 
     def _branching_seqlen(self, found: Match) -> int | None:
         chunk = self.config.mamba_chunk_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 
@@ -10,21 +11,26 @@ class Traffic:
     """Results of all matches, evictions and prefetches since the cache was opened.
 
     `tokens_matched_device`, `tokens_matched_host`, `tokens_missed`: of the keys of matches, by where they were found;
-    they sum to the keys' whole pages. A repeated look-up (`chunked`) is not counted. `tokens_prefetched`: that came.
+    they sum to the keys' whole pages. A repeated look-up (`chunked`) is not counted. `tokens_refused`: of those missed,
+    what FULL has, by the component that cut the match; `admission`: what a request could not use of its match, because
+    it was not loaded or no state was free for a copy. `tokens_prefetched`: that came.
     `device_evictions`, `host_evictions`: victims, which are nodes. `prefetches_started`: those under way, those that
     ended in one of the following ways, and those that were cut. `prefetches_completed`: they brought pages, and storage
-    had no more. `prefetches_missed`: storage had no page, or the host had no room. `prefetches_aborted`: by the caller.
-    `prefetches_dropped`: by a reset, a close, or a backend that does not answer.
+    had no more. `prefetches_shortened`: the host had no room for all that storage has. `prefetches_missed`: storage had
+    no page, or too few. `prefetches_aborted`: by the caller. `prefetches_dropped`: by a reset, a close, or a backend
+    that does not answer.
     """
 
     tokens_matched_device: int = 0
     tokens_matched_host: int = 0
     tokens_missed: int = 0
+    tokens_refused: Counter[str] = field(default_factory=Counter)
     tokens_prefetched: int = 0
     device_evictions: int = 0
     host_evictions: int = 0
     prefetches_started: int = 0
     prefetches_completed: int = 0
+    prefetches_shortened: int = 0
     prefetches_missed: int = 0
     prefetches_aborted: int = 0
     prefetches_dropped: int = 0

@@ -13,7 +13,7 @@ from hicache.parallel.group import Group, Reduction
 from hicache.stats import Stats
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend
 from hicache.storage.wrappers import StorageWrapper
-from hicache.types import Tier
+from hicache.types import ADMISSION, Component, Tier
 
 T = TypeVar("T")
 Sample = tuple[tuple[str, ...], float]
@@ -46,6 +46,12 @@ def _match_tokens(stats: Stats) -> Iterator[Sample]:
     yield ("none",), stats.counters.traffic.tokens_missed
 
 
+def _refused_tokens(stats: Stats) -> Iterator[Sample]:
+    for reason in (*stats.config.components, ADMISSION):
+        if reason != Component.FULL:
+            yield (reason,), stats.counters.traffic.tokens_refused[reason]
+
+
 def _prefetch_tokens(stats: Stats) -> Iterator[Sample]:
     yield (), stats.counters.traffic.tokens_prefetched
 
@@ -73,6 +79,7 @@ def _prefetches(stats: Stats) -> Iterator[Sample]:
     if storage is not None:
         yield ("complete",), counters.traffic.prefetches_completed
         yield (storage.stop_policy.value,), counters.prefetches_cut
+        yield ("room",), counters.traffic.prefetches_shortened
         yield ("miss",), counters.traffic.prefetches_missed
         yield ("abort",), counters.traffic.prefetches_aborted
         yield ("drop",), counters.traffic.prefetches_dropped
@@ -126,6 +133,13 @@ METRICS = (
         _match_tokens,
     ),
     Metric(
+        "hicache_refused_tokens",
+        "counter",
+        ("reason",),
+        "Tokens of matched keys that FULL has and the hit does not: the component that cut it, or the admission.",
+        _refused_tokens,
+    ),
+    Metric(
         "hicache_prefetch_tokens",
         "counter",
         (),
@@ -151,7 +165,7 @@ METRICS = (
         "hicache_prefetches",
         "counter",
         ("reason",),
-        "Prefetches by why they stopped: complete, the stop policy that cut them, miss, abort, drop, or limit.",
+        "Prefetches by why they stopped: complete, room, the stop policy that cut them, miss, abort, drop, or limit.",
         _prefetches,
     ),
     Metric(

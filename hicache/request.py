@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
@@ -15,7 +15,19 @@ from hicache.errors import ArgumentError, RequestError
 from hicache.keys import RadixKey, token_ids
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import Prefetch
-from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, TokenIds, Tokens, TransferPhase
+from hicache.tree.node import Node
+from hicache.types import (
+    ADMISSION,
+    NO_SLOTS,
+    Component,
+    LoadBack,
+    MatchResult,
+    Namespace,
+    Slots,
+    TokenIds,
+    Tokens,
+    TransferPhase,
+)
 from hicache.verbs import Turn, verb
 
 
@@ -96,10 +108,10 @@ class RequestManager:
         request = self._start(ids, namespace, found)
         if request is None and not self._running:
             # No other request will free the slot that a copy of the hit's state needs: do without the hit.
-            found = self._nothing()
+            found = self._up_to(found, self._cache.tree.radix.root)
             request = self._start(ids, namespace, found)
         if request is not None:
-            self._cache.count_hit(key, found if request.ticket is not None else _on_device_alone(found))
+            self._cache.count_hit(key, found if request.ticket is not None else self._up_to(found, found.device_anchor))
         return request
 
     @verb
@@ -304,9 +316,21 @@ class RequestManager:
         if ticket is not None:
             self._cache.abandon(ticket)
 
-    def _nothing(self) -> MatchResult:
-        root = self._cache.tree.radix.root
-        return MatchResult(NO_SLOTS, root, root, 0, {}, None)
+    def _up_to(self, found: MatchResult, node: Node) -> MatchResult:
+        """The part of a hit that a request uses, up to a node on the device: the admission refuses the rest."""
+        if found.best_match is node:
+            return found
+        end = node.end * self._page
+        refused = found.best_match.end * self._page - end
+        return MatchResult(
+            device_indices=found.device_indices[:end],
+            device_anchor=node,
+            best_match=node,
+            host_hit_length=0,
+            component_host_hit_lengths={},
+            branching_seqlen=None,
+            tokens_refused={**found.tokens_refused, ADMISSION: refused},
+        )
 
     def _missing(self, tokens: int, held: int) -> int:
         return max(0, -(-tokens // self._page) * self._page - held)
@@ -366,10 +390,3 @@ class RequestManager:
         if passed > start:
             self._cache.release_window(request.table[start:passed])
             request.window_start = passed
-
-
-def _on_device_alone(found: MatchResult) -> MatchResult:
-    """The part of a hit that is served without a load-back."""
-    if found.best_match is found.device_anchor:
-        return found
-    return replace(found, best_match=found.device_anchor, host_hit_length=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
@@ -114,6 +114,9 @@ class StopPolicy(str, Enum):
     TIMEOUT = "timeout"
 
 
+ADMISSION = "admission"
+"""What refuses, beside the components, a part of a match: an admission that cannot use it."""
+
 COMPONENT_POOL: Mapping[str, Pool] = {
     Component.FULL.value: Pool.KV,
     Component.SWA.value: Pool.SWA,
@@ -170,6 +173,8 @@ class MatchResult:
     `host_hit_length`: FULL tokens past the device anchor that are on the host alone: what a load-back brings in.
     `component_host_hit_lengths`: the same for each other component, in its own unit (SWA tokens, MAMBA states).
     `branching_seqlen`: where a state should be kept so that the next such prompt matches further, or None.
+    `tokens_refused`: FULL tokens past the best match, by the component that cut them: how much shorter the match became
+    with it than with those before it, in component order. A component that cut nothing may be absent.
     """
 
     device_indices: Slots
@@ -178,6 +183,8 @@ class MatchResult:
     host_hit_length: int
     component_host_hit_lengths: Mapping[str, int]
     branching_seqlen: int | None
+    # Adapters that were written before it was there give none.
+    tokens_refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

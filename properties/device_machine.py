@@ -218,6 +218,7 @@ class DeviceMachine(CacheMachine):
         matched = len(found.device_indices)
         assert matched == expected, f"MATCH-1: expected {expected} elements of {key}, got {matched}"
         self.require_branching(key, found)
+        self.require_refused(key, found)
         self.uses.matched(key.namespace, self.prefix(key, matched), self.driver.snapshot(), is_hit=True)
         return found
 

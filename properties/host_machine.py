@@ -188,6 +188,7 @@ class HostMachine(TierMachine):
             f"{clause_id}: expected host hits {expected.host_hits}, got {hits}"
         )
         self.require_branching(key, found)
+        self.require_refused(key, found)
         assert self.model.agrees(after), (
             f"MATCH-9: expected no data to move in a match, got {self.model.differences(after)}"
         )

@@ -122,6 +122,11 @@ class CacheMachine(RuleBasedStateMachine):
             f"MATCH-13: expected a state to be kept at {expected}, got {found.branching_seqlen}"
         )
 
+    def require_refused(self, key: Key, found: MatchResult) -> None:
+        """MATCH-20: a match says which component cut it."""
+        if Capability.MISSES in self.adapter.capabilities and not self.departs("MATCH-20"):
+            self.model.require_refused(key, found)
+
     def has_known_order(self, component: str) -> bool:
         """Whether the oracle knows the order in which a component is evicted from the device."""
         # A cache that departs from EVICT-2 counts uses in another way, and so for each component.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Match:
     `path`: the nodes on the key down to the best match. `anchor`, `best`: the deepest nodes at which every component is
     valid, on the device alone and on both tiers. `anchor_steps`: how many nodes of the path lead to the anchor.
     `reached_end`: the end in pages of the last node past the best match at which all components but the last one are
-    valid, or 0.
+    valid, or 0. `full_end`: where FULL ends on both tiers, in pages.
     """
 
     path: list[Node]
@@ -42,6 +43,7 @@ class Match:
     best: Node
     anchor_steps: int
     reached_end: int
+    full_end: int
 
     def pages_on_host(self, component: TreeComponent) -> int:
         """How much of what a reader up to the best match needs of a component is on the host alone."""
@@ -53,6 +55,12 @@ class Match:
             if node.device[index].value is None and copy is not None:
                 pages_on_host += min(pages, len(copy))
         return pages_on_host
+
+    def refused_pages(self, components: int) -> list[int]:
+        """How many pages shorter the best match is with each component but FULL than with those before it."""
+        # With at most two of them, these ends are all that there are.
+        ends = (self.full_end, max(self.reached_end, self.best.end), self.best.end)
+        return [before - end for before, end in pairwise(ends[-components:])]
 
 
 class ComponentTree:
@@ -129,8 +137,9 @@ class ComponentTree:
                 best, best_steps, reached_end = node, len(path), 0
             elif valid_but_last:
                 reached_end = node.end
+        full_end = path[-1].end if path else 0
         del path[best_steps:]
-        return Match(path, anchor, best, anchor_steps, reached_end)
+        return Match(path, anchor, best, anchor_steps, reached_end, full_end)
 
     def device_end(self, node: Node) -> int:
         """Where a reader up to the node would end on the device alone, in pages."""

@@ -70,6 +70,7 @@ class Capability(str, Enum):
     HASHES = "page hashes: `page_hashes`"
     REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
     BRANCHING = "a match says where the next state should be kept: `branching_seqlen`"
+    MISSES = "a match says which component cut it: `tokens_refused`"
     COLLISIONS = "a test can make all page hashes equal: `colliding`"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
@@ -632,7 +633,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
 
         `match_device`, `match_host`, `match_none`: tokens in whole pages of matched keys, by the tier on which they
         were found; a repeated look-up (`chunked`) is not counted. `backup_bytes`, `load_bytes`: of transfers that
-        succeeded, over all layers and pools.
+        succeeded, over all layers and pools. With MISSES, `refused_swa` and `refused_mamba`: the `tokens_refused` of
+        these components that the cache has.
         """
         self._lacks("reported_metrics")
 

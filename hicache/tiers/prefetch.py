@@ -81,7 +81,8 @@ class Prefetch:
     number of pages past the anchor with FULL on the host, which are not read; `host_pins` keeps them there. `pages`:
     by component, host pages that belong to it until they are a node's or free; those of FULL follow them.
     `pages_read`: by pool that a prefix needs without a gap, how many of the first of those have come. `came`: how many
-    pages past `begin` the tree has since a part was inserted. `has_ended`: what it brought is in the tree, if anything.
+    pages past `begin` the tree has since a part was inserted. `lacked_room`: the host had no room for what storage has.
+    `has_ended`: what it brought is in the tree, if anything.
     """
 
     _tree: ComponentTree
@@ -106,6 +107,7 @@ class Prefetch:
     pages: dict[str, Slots] = field(default_factory=dict)
     pages_read: dict[str, int] = field(default_factory=dict)
     came: int = 0
+    lacked_room: bool = False
     has_ended: bool = False
 
     @property
@@ -203,7 +205,7 @@ class Prefetch:
         if self._is_too_short(length):
             self._begin_part(self.ends[1:])
         elif (taken := self._evictor.allocate(missing)) is None:
-            self.ends = self.ends[:1]
+            self.lacked_room, self.ends = True, self.ends[:1]
             self._query(self._length_with_room(wanted, missing))
         else:
             for name, pages in taken.items():
@@ -287,8 +289,10 @@ class Prefetch:
         return self._backups.back_up_path(best)
 
     def _complete(self) -> None:
-        """End, and count it as completed or missed."""
-        if self.came:
+        """End, and count it as shortened for room, completed or missed."""
+        if self.lacked_room:
+            self._tree.counters.traffic.prefetches_shortened += 1
+        elif self.came:
             self._tree.counters.traffic.prefetches_completed += 1
         else:
             self._tree.counters.traffic.prefetches_missed += 1

@@ -89,6 +89,8 @@ REPORTED = {
     "match_device": ("hicache_match_tokens", "device"),
     "match_host": ("hicache_match_tokens", "host"),
     "match_none": ("hicache_match_tokens", "none"),
+    "refused_swa": ("hicache_refused_tokens", "swa"),
+    "refused_mamba": ("hicache_refused_tokens", "mamba"),
     "backup_bytes": ("hicache_bytes", "backup"),
     "load_bytes": ("hicache_bytes", "load"),
 }
@@ -344,7 +346,7 @@ class ReferenceAdapter(CacheAdapter):
             if metric.kind == "counter" and metric.read is not None
             for labels, value in metric.read(stats)
         }
-        return {name: samples[sample] for name, sample in REPORTED.items()}
+        return {name: samples[sample] for name, sample in REPORTED.items() if sample in samples}
 
     def sanity_check(self) -> None:
         check_invariants(self.cache.tree.radix.root)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Key, Namespace, Tier, Tokens, TransferKind
+from hicache.types import NO_SLOTS, Component, Key, MatchResult, Namespace, Tier, Tokens, TransferKind
 
 ROOT = -1
 """The predecessor of a namespace."""
@@ -66,7 +66,7 @@ class Model:
     def expected_match(self, key: Key) -> ExpectedMatch:
         """What a match must find: the deepest page where every component is valid, on the device and on both tiers."""
         pages = self._pages(key)
-        anchor, best = self._deepest(pages, TIERS[:1]), self._deepest(pages, TIERS)
+        anchor, best = (self._deepest(pages, tiers, self._components) for tiers in (TIERS[:1], TIERS))
         needed = {
             Component.FULL.value: pages[:best],
             Component.SWA.value: pages[max(0, best - self._window_pages) : best],
@@ -80,9 +80,18 @@ class Model:
     def expected_branching(self, key: Key, chunk_tokens: int) -> int | None:
         """The last whole chunk at whose end MAMBA alone is not valid, on both tiers, if a match ends before it."""
         pages = self._pages(key)
-        best, reached = (self._deepest(pages, TIERS, has_states=has_states) for has_states in (True, False))
+        best, reached = (self._deepest(pages, TIERS, names) for names in (self._components, (Component.SWA,)))
         aligned = reached * self._page_size // chunk_tokens * chunk_tokens
         return aligned if aligned > best * self._page_size else None
+
+    def require_refused(self, key: Key, found: MatchResult) -> None:
+        """A match says how much shorter it is on both tiers with each component than with those before it."""
+        pages, names = self._pages(key), [one.value for one in Component if one in self._components]
+        ends = [self._deepest(pages, TIERS, names[:count]) for count in range(1, len(names) + 1)]
+        pairs = zip(names[1:], ends, ends[1:], strict=False)
+        expected = {name: (before - end) * self._page_size for name, before, end in pairs}
+        if {**dict.fromkeys(expected, 0), **found.tokens_refused} != expected:
+            raise violation("MATCH-20", f"match of {len(key.tokens)} tokens", expected, found.tokens_refused)
 
     def insert(self, key: Key, *, shared: int = 0, window_start: int = 0, state: bool = False) -> ExpectedInsert:
         """Record an insert. `shared`: elements whose slots belong to the tree already. `state`: whether one is offered.
@@ -182,18 +191,19 @@ class Model:
         held = self._held_on(Component.FULL, tiers)
         return next((depth for depth, page in enumerate(pages) if page not in held), len(pages))
 
-    def _deepest(self, pages: Sequence[int], tiers: Collection[Tier], *, has_states: bool = True) -> int:
+    def _deepest(self, pages: Sequence[int], tiers: Collection[Tier], components: Collection[str]) -> int:
+        """The number of pages after which FULL and these components are valid."""
         known = pages[: self._run(pages, tiers)]
         # A component that the cache lacks takes no page away.
         windows, states = (
-            self._held_on(component, tiers) if component in self._components else frozenset(known)
-            for component in (Component.SWA, Component.MAMBA)
+            self._held_on(name, tiers) if name in components and name in self._components else frozenset(known)
+            for name in (Component.SWA, Component.MAMBA)
         )
         deepest = run = 0
         for depth, page in enumerate(known, start=1):
             run = run + 1 if page in windows else 0
             in_window = run == depth or run >= self._window_pages
-            if in_window and (page in states or not has_states):
+            if in_window and page in states:
                 deepest = depth
         return deepest
 

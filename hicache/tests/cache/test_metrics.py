@@ -6,8 +6,10 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -187,10 +189,24 @@ def test_each_prefetch_stops_for_one_reason(metrics: CacheMetrics, tmp_path: Pat
         assert cut.prefetch(cut.key(prompt(2))) is None, "it is above the limit"
         assert cut.check_prefetch(operation) == 0, "it has no waiter"
     reasons = Collected(metrics).by("hicache_prefetches_total", "reason")
-    expected = {"complete": 1, "miss": 1, "abort": 1, "drop": 1, "wait_complete": 0, "best_effort": 1, "limit": 1}
+    expected = {"complete": 1, "room": 0, "miss": 1, "abort": 1, "drop": 1}
+    expected |= {"wait_complete": 0, "best_effort": 1, "limit": 1}
     assert reasons == expected, f"expected {expected} of two caches, which are closed, got {reasons}"
     started = counters.traffic.prefetches_started + cut.counters.traffic.prefetches_started
     assert sum(reasons.values()) - reasons["limit"] == started == 5, f"expected {started} that were started, {reasons}"
+
+
+def test_a_prefetch_that_the_host_has_no_room_for_is_no_miss_of_storage(metrics: CacheMetrics, tmp_path: Path) -> None:
+    config = three_tiers(tmp_path)
+    assert config.host is not None, "it has three tiers"
+    small = replace(config, host=replace(config.host, capacity_tokens={"full": 2 * PAGE}))
+    with open_cache(config) as cache:
+        insert(cache, 1)
+    with open_cache(small, metrics=metrics) as cache:
+        came = [fetch(cache, number) for number in (1, 7)]
+    reasons = Collected(metrics).by("hicache_prefetches_total", "reason")
+    assert came == [2 * PAGE, 0], f"storage has the first prompt, and the host has room for half of it, got {came}"
+    assert +Counter(reasons) == {"room": 1, "miss": 1}, f"one was shortened, one missed, got {reasons}"
 
 
 def test_calls_of_storage_are_measured_and_errors_counted(
