@@ -126,7 +126,7 @@ def _entry(names: Sequence[str], failures: Sequence[Execution]) -> Iterator[str]
     yield ""
     yield f"# {legible(', '.join(smallest.causes))}: {first_line(legible(smallest.reason))}".replace("\n", " ")
     yield from entry_lines(
-        kind='"bug"    # or "unsupported", "future"',
+        kind='"bug"    # or "unsupported", "beyond", "future"',
         reason='""     # write why it fails',
         link='""',
         ids=[Listed(name, ()) for name in names],

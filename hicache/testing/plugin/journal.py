@@ -22,7 +22,7 @@ from hicache.testing.plugin.failures import (
     read_causes,
     to_property,
 )
-from hicache.testing.plugin.known_failures import Baseline, KnownFailure, stale_entry
+from hicache.testing.plugin.known_failures import Baseline, KnownFailure, outcome_of_known, stale_entry
 from hicache.testing.plugin.tags import (
     COLLECTIVES,
     EVIDENCE,
@@ -86,14 +86,14 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     if again is not None and not any(report.failed for report in reports):
         again.outcome = "failed"
         properties.append(to_property([FLAKY]))
-    decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
+    decisive = min(reports, key=lambda report: (WORST_FIRST.index(_outcome(report)), not _is_listed(report)))
     return Execution(
         node_id=tags.test,
         suite=tags.suite,
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
-        causes=() if _outcome(decisive) in (Outcome.PASSED, Outcome.SKIPPED) else _causes(properties),
+        causes=_causes(properties) if decisive.failed or _is_listed(decisive) else (),
         reason=_reason(decisive),
         lacks=tags.lacks,
         evidence=_evidence(properties),
@@ -123,8 +123,13 @@ def _outcome(report: pytest.TestReport) -> Outcome:
     if report.failed:
         return Outcome.FAILED
     if report.skipped:
-        return Outcome.KNOWN_FAILURE if hasattr(report, "wasxfail") else Outcome.SKIPPED
+        return outcome_of_known(str(report.wasxfail)) if _is_listed(report) else Outcome.SKIPPED
     return Outcome.PASSED
+
+
+def _is_listed(report: pytest.TestReport) -> bool:
+    """Whether it is a failure that a list or a baseline has."""
+    return hasattr(report, "wasxfail")
 
 
 def _reason(report: pytest.TestReport) -> str:
@@ -133,7 +138,7 @@ def _reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     message = _message(report)
-    return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
+    return f"{report.wasxfail}\n{message}" if _is_listed(report) else message
 
 
 def _message(report: pytest.TestReport) -> str:
@@ -197,6 +202,10 @@ def mark_obsolete(report: pytest.TestReport, place: str) -> None:
     report.user_properties.append(to_property([STALE]))
 
 
+_LEFT_OUT = ("of them beyond the contract", "known to fail", "flaky")
+"""Counts that are left out of the line of a run where they are 0."""
+
+
 class RunTally:
     """Counts over the executions of one run. `contract`: the clauses that it is about. `applying`: to its subject."""
 
@@ -216,13 +225,14 @@ class RunTally:
         missing = len(self.not_executed())
         counts = {
             "passed": self._outcomes[Outcome.PASSED],
+            "of them beyond the contract": sum(one.is_beyond for one in self._executions),
             "failed": self._outcomes[Outcome.FAILED],
             "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
             "skipped": self._outcomes[Outcome.SKIPPED],
             **({f"of {counted(len(self._applying), 'clause')} not executed": missing} if self._contract else {}),
             "flaky": len(self.flaky()),
         }
-        kept = {name: count for name, count in counts.items() if count or name not in ("known to fail", "flaky")}
+        kept = {name: count for name, count in counts.items() if count or name not in _LEFT_OUT}
         return "hicache: " + ", ".join(f"{count} {name}" for name, count in kept.items())
 
     def summary(self) -> Iterator[str]:

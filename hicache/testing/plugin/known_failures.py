@@ -21,7 +21,7 @@ from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import RecordFields
 from hicache.testing.report.run import Execution, Outcome, RunRecord, Versions, read_run
 
-KINDS = ("unsupported", "bug", "future")
+KINDS = ("bug", "unsupported", "beyond", "future")
 
 STAGES_OF_RUNS = ("replay", "storage")
 """The first part of the ids of what runs without pytest: replays, and runs of a storage backend."""
@@ -95,7 +95,7 @@ class KnownFailure:
         format = 2
 
         [[failures]]
-        kind = "bug"                                        # or "unsupported", or "future"
+        kind = "bug"                                        # or "unsupported", "beyond", "future"
         reason = "the mark of the window is lost in a split"
         link = "https://example.org/issues/7"
         ids = ["conformance/test_lock.py::test_split[*/page16/*]"]
@@ -157,10 +157,15 @@ def judged(
     """
     entry = next((one for one in known if one.covers(test, (*clauses, *causes))), None)
     if entry is not None and reason:
-        return Outcome.KNOWN_FAILURE, tuple(causes), str(entry)
+        return outcome_of_known(str(entry)), tuple(causes), str(entry)
     if entry is not None and "::" in entry.id:
         return Outcome.FAILED, (STALE,), stale_entry(entry.place)
     return Outcome.FAILED if reason else Outcome.PASSED, tuple(causes), reason
+
+
+def outcome_of_known(entry: str) -> Outcome:
+    """The outcome of a failure that an entry lists. What a cache does beyond the contract is none."""
+    return Outcome.PASSED if entry.removeprefix("reason: ").startswith("beyond: ") else Outcome.KNOWN_FAILURE
 
 
 def stale_entry(place: str) -> str:
@@ -226,7 +231,7 @@ def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution])
     for entry in entries:
         covered = [one for one in executed if entry.covers(one.node_id, one.clauses)]
         passing = [one for one in covered if one.causes == (STALE,)]
-        failing = [one for one in covered if one.outcome is Outcome.KNOWN_FAILURE]
+        failing = [one for one in covered if one.outcome is Outcome.KNOWN_FAILURE or one.is_beyond]
         if passing and failing:
             yield f"narrow {entry.place}: {len(failing)} of its tests fail and {len(passing)} pass; list these:"
             yield from (f"  {quoted(test)}," for test in test_ids(failing, executed))

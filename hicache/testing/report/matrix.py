@@ -203,8 +203,9 @@ class Overview:
     """What the pages show of a run, computed once.
 
     `outcomes`: number of executions by outcome. `causes`: of the failures, the most frequent first. `known_to_fail`:
-    the known failures; `known_failures`: the same, grouped by reason. `not_executed`: clauses without an execution, by
-    tier. `operations`: calls of the cache under test. `test_s`: seconds in tests, summed over parallel workers.
+    the known failures; `known_failures`: the same, grouped by reason. `beyond`: what passed beyond the contract, by
+    reason. `not_executed`: clauses without an execution, by tier. `operations`: calls of the cache under test.
+    `test_s`: seconds in tests, summed over parallel workers.
     """
 
     record: RunRecord
@@ -214,6 +215,7 @@ class Overview:
     causes: tuple[Cause, ...]
     known_to_fail: tuple[Execution, ...]
     known_failures: tuple[ReasonGroup, ...]
+    beyond: tuple[ReasonGroup, ...]
     skips: tuple[ReasonGroup, ...]
     not_executed: Mapping[str, tuple[Clause, ...]]
     operations: int
@@ -240,6 +242,7 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
         causes=causes_of(record.executions, clauses),
         known_to_fail=known,
         known_failures=_groups(known),
+        beyond=_groups([one for one in record.executions if one.is_beyond]),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
         not_executed=_not_executed(matrix),
         operations=sum(execution.operations for execution in record.executions),

@@ -76,11 +76,12 @@ class Execution:
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
     `causes`: of a failure, known or not: ids of the clauses that were found broken, also by a law that the test does
     not name; or names of errors, such as `KeyError in MyAdapter.match`.
-    `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
-    why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
-    `evidence`: of a failure. `replay`: the command that runs exactly this execution again. `operations`: calls of the
-    cache under test. `processes`: those that the process of the test started. `collectives`: the backends of
-    torch.distributed on which two ranks or more of the test were seen in a collective, such as `nccl`.
+    `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure, and for what passed
+    beyond the contract: on the first line the entry of the list, then the message. `lacks`: capabilities that the test
+    needs and the adapter does not declare. `evidence`: of a failure. `replay`: the command that runs exactly this
+    execution again. `operations`: calls of the cache under test. `processes`: those that the process of the test
+    started. `collectives`: the backends of torch.distributed on which two ranks or more of the test were seen in a
+    collective, such as `nccl`.
     """
 
     node_id: str
@@ -97,6 +98,11 @@ class Execution:
     operations: int
     processes: int = 0
     collectives: tuple[str, ...] = ()
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the cache does more than the test asks, as a list says: it counts as passed."""
+        return self.outcome is Outcome.PASSED and bool(self.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def render_markdown(view: Overview) -> str:
             *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),
+            *_groups("Beyond the contract", view.beyond),
             *_skipped(view),
             *_not_executed(view),
             *_table("Versions", ("of", "version"), view.record.versions.named.items()),

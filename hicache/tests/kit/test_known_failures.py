@@ -79,7 +79,7 @@ WRONG = {
         r"failure\[1\].id is 'property/test_machines.py::\*'; expected",
     ),
     "the process of a stage": (("properties/test_machines.py::*", "properties::the process"), r"failure\[1\].id is"),
-    "unknown kind": (('"bug"', '"oops"'), "kind is 'oops', known: unsupported, bug, future"),
+    "unknown kind": (('"bug"', '"oops"'), "kind is 'oops', known: bug, unsupported, beyond, future"),
     "no reason": (('"a tombstone is released"', '" "'), "reason is empty"),
     "missing field": (('kind = "bug"', ""), "kind is missing"),
     "unknown field": (('kind = "bug"', 'kind = "bug"\nwhy = 1'), "why is unknown"),
@@ -344,9 +344,9 @@ RUNS = {
 """Runs: the suite, the listed ids, an option, the counts, the exit code, and a line of the output."""
 
 
-def _list(pytester: pytest.Pytester, *entry_ids: str) -> tuple[str, str]:
-    """Write a list of bugs, and return the words that name it."""
-    fields = 'kind = "bug"\nreason = "we know"\nlink = "https://example.org/7"\n'
+def _list(pytester: pytest.Pytester, *entry_ids: str, kind: str = "bug") -> tuple[str, str]:
+    """Write a list of one kind, and return the words that name it."""
+    fields = f'kind = "{kind}"\nreason = "we know"\nlink = "https://example.org/7"\n'
     text = "".join(f'[[failure]]\nid = "{one}"\n{fields}' for one in entry_ids)
     (pytester.path / "known.toml").write_text(text, encoding="utf-8")
     return "--hicache-known-failures", "known.toml"
@@ -361,6 +361,36 @@ def test_a_run_whose_list_names(
     found = " ".join(f"{number} {outcome}" for outcome, number in result.parseoutcomes().items())
     assert (found, result.ret) == (counts, code), f"expected {counts!r} and {code}, got {found!r} and {result.ret}"
     result.stdout.fnmatch_lines([line])
+
+
+@pytest.mark.parametrize(
+    ("suite", "entry", "count"), [(ONE_OF_TWO_FAILS, "MATCH-14", 2), (TWO_CAUSES, "KEY-1", 1)], ids=["clause", "cause"]
+)
+def test_what_a_cache_does_beyond_the_contract_counts_as_passed(
+    pytester: pytest.Pytester, suite: str, entry: str, count: int
+) -> None:
+    write_suite(pytester, suite)
+    result = run(pytester, *_list(pytester, entry, kind="beyond"), "--hicache-report", "out")
+    passed = count + (suite is ONE_OF_TWO_FAILS)
+    assert result.ret == OK, f"what does more has not failed, got {result.ret}"
+    result.stdout.fnmatch_lines([f"hicache: {passed} passed, {count} of them beyond the contract, 0 failed, *"])
+    report = (pytester.path / "out" / "report.md").read_text(encoding="utf-8")
+    assert f"| beyond: we know (https://example.org/7) | {entry} | {count} |" in report, (
+        f"expected a table, got {report}"
+    )
+
+
+def test_what_passes_is_not_beyond_the_contract(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, ALL_PASS)
+    result = run(pytester, *_list(pytester, "conformance/*::test_good*", kind="beyond"))
+    assert result.ret == FAILED, f"the entry may go, got {result.ret}"
+    result.stdout.fnmatch_lines(["*listed as a known failure, but passes: remove known.toml: entry 1 *"])
+
+
+def test_a_replay_beyond_the_contract_has_passed() -> None:
+    entry = replace(_entry("replay::*"), kind="beyond")
+    found = judged([entry], "replay::generated trace", ("REQ-4",), ("POOL-1",), "POOL-1: more slots")
+    assert found == (Outcome.PASSED, ("POOL-1",), "beyond: it is broken"), f"got {found}"
 
 
 def test_a_list_that_cannot_be_read_ends_the_run(pytester: pytest.Pytester) -> None:
