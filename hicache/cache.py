@@ -38,6 +38,7 @@ from hicache.errors import (
     StaleHandleError,
 )
 from hicache.keys import RadixKey, chain_seed, hash_pages
+from hicache.miss_log import MissLog
 from hicache.opening import HostTier, Resources, Tiers, check_groups, open_parts
 from hicache.parallel.agree import ALONE, Agreement
 from hicache.parallel.group import Group
@@ -94,6 +95,7 @@ class UnifiedRadixCache:
         self.pools = kept.pools
         self.turn = Turn()
         self.epoch = 0
+        self._misses = MissLog(config.name, self.clock, self.counters.traffic)
         self._kept = kept
         self._agreement = kept.agreement
         self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in tiers.tree.by_name}
@@ -712,8 +714,10 @@ class UnifiedRadixCache:
         traffic.tokens_matched_host += found.host_hit_length
         asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
         traffic.tokens_missed += asked - hit
-        for name, tokens in found.tokens_refused.items():
-            traffic.tokens_refused[name] += tokens
+        if any(found.tokens_refused.values()):
+            for name, tokens in found.tokens_refused.items():
+                traffic.tokens_refused[name] += tokens
+            self._misses.consider()
 
     def _host_hits(self, found: Match) -> Mapping[str, int]:
         if found.best is found.anchor:

@@ -20,6 +20,7 @@ GROUND = (
 )
 CACHE = (
     "hicache.cache",
+    "hicache.miss_log",
     "hicache.opening",
     "hicache.prometheus",
     "hicache.request",
