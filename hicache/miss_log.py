@@ -32,7 +32,7 @@ class MissLog:
         full = refused.total() + self._found() - self._found_before
         if 2 * tokens > full:
             LOG.warning(
-                "%s: %s refused %d of %d tokens that FULL had of matched prompts: see docs/guide/hit_rate.md",
+                "%s: %s refused %d of %d cached tokens of matched prompts: see docs/guide/hit_rate.md",
                 *(self._name, reason, tokens, full),
             )
         self._begin(now)

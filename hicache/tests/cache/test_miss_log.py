@@ -30,5 +30,5 @@ def test_the_component_that_refuses_most_is_named_once_a_minute(caplog: pytest.L
                 cache.match(key)
             lines.append([record.getMessage() for record in caplog.records])
             caplog.clear()
-    line = f"{CONFIG.name}: mamba refused 24 of 24 tokens that FULL had of matched prompts: see docs/guide/hit_rate.md"
+    line = f"{CONFIG.name}: mamba refused 24 of 24 cached tokens of matched prompts: see docs/guide/hit_rate.md"
     assert lines == [[], [line], [], [line], []], f"expected two lines a minute apart, got {lines}"
