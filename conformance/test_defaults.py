@@ -35,6 +35,7 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "load-back": ("page_size", "host.load_back_threshold_tokens"),
     "layout": ("host.layout",),
     "recency": ("recency",),
+    "states": ("mamba_checkpoint_interval", "mamba_max_states_per_path"),
     "threshold": ("page_size", "storage.prefetch_threshold", "storage.extra_config"),
     "limit": ("storage.limit_tokens",),
     "stop policy": ("storage.stop_policy",),
@@ -134,6 +135,19 @@ def test_a_use_refreshes_one_state_by_default(driver: Scenario) -> None:
         cache.evict(MAMBA, 1)
         left = cache.device_slots(MAMBA).keys()
         assert left == {(1, 2), (9,)}, f"MATCH-18: (1, 2) alone was used: expected (1,) to be evicted, left are {left}"
+
+
+@clause("STATE-1", "STATE-2", components=(MAMBA,), page_sizes=[16])
+def test_a_path_keeps_all_states_by_default(driver: Scenario) -> None:
+    changes = {"mamba_checkpoint_interval": driver.config.mamba_state_unit, "mamba_max_states_per_path": 1}
+    if not driver.adapter.state_options.issuperset(changes):
+        pytest.skip("the adapter does not declare both options in its `state_options`")
+    with opened_without(driver, "states", **changes) as cache:
+        cache.put_prefixes([1, 2, 3])
+        states = sorted(cache.device_slots(MAMBA))
+        assert states == [(1,), (1, 2), (1, 2, 3)], f"STATE-1: expected no limit of states, got {states}"
+        keep_at = cache.admit_pages(range(11, 19), tail=1).keep_at
+        assert len(keep_at) == 1, f"STATE-2: expected no interval, and a state for the same prompt alone, got {keep_at}"
 
 
 def victim(driver: Scenario) -> int:

@@ -210,6 +210,8 @@ class UnifiedRadixCache:
             self.host.backups.consider(node)
         if self.storage is not None and self.storage.worker.is_attached:
             self.storage.writer.note_use(node)
+        if insertion.state_adopted:
+            self.tree.trim(node)
         page = self.config.page_size
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
@@ -808,6 +810,8 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
     host: HostConfig | None = None,
     storage: StorageConfig | None = None,
     recency: Recency = Recency.USED,
+    mamba_checkpoint_interval: int | None = None,
+    mamba_max_states_per_path: int | None = None,
     groups: Mapping[str, Group] | None = None,
     tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
     metrics: CacheMetrics | None = None,
@@ -827,7 +831,7 @@ def open_cache(  # noqa: PLR0913 - its keywords are the fields of a configuratio
     sizes = {Component.FULL.value: capacity_tokens} if isinstance(capacity_tokens, int) else capacity_tokens
     opened = CacheConfig(
         sizes, page_size, components, sliding_window_size, mamba_chunk_size, policy, bigram, events,
-        model, device, layout, topology, host, storage, recency,
+        model, device, layout, topology, host, storage, recency, mamba_checkpoint_interval, mamba_max_states_per_path,
     )  # fmt: skip
     for name, table in {"groups": groups, "tensors": tensors}.items():
         if table is not None and not isinstance(table, Mapping):

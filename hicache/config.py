@@ -535,7 +535,8 @@ class CacheConfig:
     eviction on the device. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
     `model`: the pools whose bytes the cache keeps; without one it manages slots and has no tensors. `device`, `layout`:
     of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below. `recency`: which states of
-    MAMBA a use refreshes.
+    MAMBA a use refreshes. `mamba_checkpoint_interval`: a request keeps a state every so many tokens, or None for those
+    at its end and where prompts part. `mamba_max_states_per_path`: how many states a path keeps, or None for all.
     Raises ConfigurationError, naming the field and its value, for a combination that cannot be served.
     """
 
@@ -554,6 +555,8 @@ class CacheConfig:
     host: HostConfig | None = None
     storage: StorageConfig | None = None
     recency: Recency = Recency.USED
+    mamba_checkpoint_interval: int | None = None
+    mamba_max_states_per_path: int | None = None
 
     def __post_init__(self) -> None:
         _take_choices(self, "", policy=EvictionPolicy, layout=Layout, recency=Recency)
@@ -573,14 +576,27 @@ class CacheConfig:
         self._check_io_backend()
         self._check_components()
         _check_counts(self, "", page_size=1)
-        for name in ("sliding_window_size", "mamba_chunk_size"):
+        states = ("mamba_checkpoint_interval", "mamba_max_states_per_path")
+        for name in ("sliding_window_size", "mamba_chunk_size", *states):
             if getattr(self, name) is not None:
                 _check_counts(self, "", **{name: 1})
+                if name in states and Component.MAMBA not in self.components:
+                    raise ConfigurationError(f"{name} is {getattr(self, name)}, but components has no 'mamba'")
+        if (self.mamba_checkpoint_interval or 0) % self.mamba_state_unit:
+            raise ConfigurationError(
+                f"mamba_checkpoint_interval must be a multiple of page_size and of mamba_chunk_size, so of "
+                f"{self.mamba_state_unit}, got {self.mamba_checkpoint_interval}"
+            )
         self._check_sizes("capacity_tokens", self.capacity_tokens)
         if self.host is not None:
             self._check_sizes("host.capacity_tokens", self.host.capacity_tokens)
         if self.model is not None:
             self._check_model(self.model)
+
+    @property
+    def mamba_state_unit(self) -> int:
+        """Tokens: a state that a model gives at a chunk's end is kept at a page's end."""
+        return math.lcm(self.page_size, self.mamba_chunk_size or 1)
 
     def _check_io_backend(self) -> None:
         """A GPU copies runs of memory. With page first a page has one for each slot in each layer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import lcm
 
 import numpy as np
 
@@ -42,7 +41,8 @@ class Request:
     `window_start`: its own slots before this token have no SWA partners any more. `state`: its own MAMBA slot, or None
     without MAMBA. `ticket`: of the load-back that it waits for. `layers_read`: of the stack, while it waited.
     `is_ready`: it waits for no load-back, nor for slots in place of what a failed one did not bring. `keep_at`: with
-    MAMBA, the lengths of its prompt at which later prompts need a state, in order: compute up to each, and checkpoint.
+    MAMBA, the lengths at which later prompts need a state, in order: compute up to each, and checkpoint. `extend` adds
+    those of `mamba_checkpoint_interval`.
     """
 
     tokens: Tokens
@@ -71,8 +71,8 @@ class RequestManager:
         self._page = cache.config.page_size
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
         self._has_states = Component.MAMBA in cache.config.components
-        # A state that a model gives at a chunk's end is kept at a page's end.
-        self._state_unit = lcm(self._page, cache.config.mamba_chunk_size or 1)
+        # Of a pair of tokens, with bigram keys: the one after the state.
+        self._partner = 1 if cache.config.bigram else 0
         self._running: set[Request] = set()
         self._epoch = cache.epoch
 
@@ -162,6 +162,7 @@ class RequestManager:
         if rest is None:
             return False
         request.computed_tokens = len(request.tokens)
+        request.keep_at = self._checkpoints(len(request.tokens), len(request.tokens) + len(ids))
         request.tokens = np.concatenate((request.tokens, ids))
         request.table = np.concatenate((request.table, rest))
         self._release_window(request)
@@ -261,9 +262,17 @@ class RequestManager:
             return ()
         # The last token is never taken from the cache.
         whole = self._cache.length(self._all_but_last(tokens, namespace))
-        ends = {end // self._state_unit * self._state_unit for end in (whole, branching or 0)}
-        partner = 1 if self._cache.config.bigram else 0
-        return tuple(end + partner for end in sorted(ends) if end > cached)
+        unit = self._cache.config.mamba_state_unit
+        ends = {end // unit * unit + self._partner for end in (whole, branching or 0) if end // unit * unit > cached}
+        return tuple(sorted(ends.union(self._checkpoints(cached + self._partner, len(tokens)))))
+
+    def _checkpoints(self, start: int, end: int) -> tuple[int, ...]:
+        """The lengths past `start`, up to `end`, at which the configuration keeps a state."""
+        interval = self._cache.config.mamba_checkpoint_interval
+        if interval is None:
+            return ()
+        first = (start - self._partner) // interval * interval + interval + self._partner
+        return tuple(range(first, end + 1, interval))
 
     def _load(self, found: MatchResult) -> LoadBack | None:
         if found.best_match is found.device_anchor:
@@ -373,7 +382,7 @@ class RequestManager:
         return copy
 
     def _ends_page(self, tokens: int, length: int) -> bool:
-        return length > 0 and tokens - length == (1 if self._cache.config.bigram else 0)
+        return length > 0 and tokens - length == self._partner
 
     def _free_state(self, state: int | None) -> None:
         if state is not None:

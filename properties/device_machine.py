@@ -251,6 +251,8 @@ class DeviceMachine(CacheMachine):
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
         assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
         snapshot = self.driver.snapshot()
+        if result.state_adopted:
+            self.cap_states(key, snapshot)
         differences = self.model.differences(snapshot)
         assert not differences, f"INS-1: expected no differences from the oracle after the insert, got {differences}"
         if state is not None and not result.state_adopted:

@@ -224,6 +224,8 @@ class HostMachine(TierMachine):
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
         assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
         snapshot = self.driver.snapshot()
+        if result.state_adopted:
+            self.cap_states(key, snapshot)
         lacking = self.model.lacking(snapshot, key)
         assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
         self.sync()

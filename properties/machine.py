@@ -127,6 +127,11 @@ class CacheMachine(RuleBasedStateMachine):
         if Capability.MISSES in self.adapter.capabilities and not self.departs("MATCH-20"):
             self.model.require_refused(key, found)
 
+    def cap_states(self, key: Key, snapshot: Snapshot) -> None:
+        """STATE-1: forget the states that a path lost because an insert kept a deeper one."""
+        if "mamba_max_states_per_path" in self.adapter_type.state_options:
+            self.model.cap_states(key, self.config.mamba_max_states_per_path, snapshot)
+
     def has_known_order(self, component: str) -> bool:
         """Whether the oracle knows the order in which a component is evicted from the device."""
         # A cache that departs from EVICT-2 counts uses in another way, and so for each component.

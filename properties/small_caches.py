@@ -81,6 +81,7 @@ def configurations(
         model=tiny_model(tuple(sidecars)),
         topology=SINGLE_RANK,
         recency=draw(st.sampled_from(Recency)) if Component.MAMBA in components else Recency.USED,
+        mamba_max_states_per_path=draw(st.sampled_from([None, None, 1, 2])) if Component.MAMBA in components else None,
     )
 
 

@@ -361,6 +361,10 @@ class TreeComponent(ABC):
         """The node to evict where this one, which may be evicted, is the first in the order; none that was `passed`."""
         return node
 
+    def excess(self, node: Node) -> list[Node]:
+        """The nodes above this one that lose this component, because the path has too much of it."""
+        return []
+
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
         """Whether no match could ever end at a new leaf from page `start` to the end of the key."""
         return False

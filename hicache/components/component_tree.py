@@ -205,6 +205,12 @@ class ComponentTree:
         else:
             self.prune_and_requeue(self._remove(node))
 
+    def trim(self, node: Node) -> None:
+        """Evict from the device what the path to a node has more of than it may keep."""
+        for component in self.components:
+            for step in component.excess(node):
+                self.evict(step, component)
+
     def evict_host(self, node: Node, target: TreeComponent) -> None:
         """Evict one victim of a component from the host: the node when it is nowhere else, else only that copy."""
         self.counters.traffic.host_evictions += 1

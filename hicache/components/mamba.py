@@ -86,6 +86,15 @@ class MambaComponent(TreeComponent):
         ]
         return min(thinned, key=lambda one: one[:2])[2] if thinned else node
 
+    def excess(self, node: Node) -> list[Node]:
+        """Of the states on the path, those nearest to the root. A state where prompts part, or a locked one, stays."""
+        most = self.config.mamba_max_states_per_path
+        if most is None:
+            return []
+        states = [step for step in node.path() if step.device[self.index].value is not None]
+        spare = [step for step in states[:-1] if len(step.children) == 1 and self.is_candidate(step)]
+        return spare[: max(0, len(states) - most)]
+
     def free_on_device(self, pages: Slots) -> None:
         self.device_pages.free_states(pages)
 

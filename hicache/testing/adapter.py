@@ -360,6 +360,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     `not_restored`: by the pattern of a path of the census, the first tier from which the tensor does not come back.
     `recencies`: which states of MAMBA a use refreshes, as far as a configuration may choose; where it names another
     recency, the first of them.
+    `state_options`: which of `mamba_checkpoint_interval` and `mamba_max_states_per_path` of a configuration it obeys.
     """
 
     interface: ClassVar[int] = 1
@@ -369,6 +370,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     slot_axes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     not_restored: ClassVar[Mapping[str, Tier]] = MappingProxyType({})
     recencies: ClassVar[tuple[Recency, ...]] = (Recency.PATH,)
+    state_options: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:

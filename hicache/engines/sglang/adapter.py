@@ -515,6 +515,8 @@ class Sglang0516(Sglang0515):
     def publish(self) -> None:
         context = import_from("sglang.srt.runtime_context").get_context()
         options = {} if self.config.host is None else server_options(self.config, self.config.host)
+        if most := self.config.mamba_max_states_per_path:
+            options["mamba_max_states_per_path"] = most
         context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options).install()
 
     def set_ranks(self, ranks: Topology) -> None:
@@ -689,6 +691,7 @@ class Sglang0523(Sglang0522):
 
     version = "0.5.23"
     recencies = (Recency.USED,)
+    state_options = frozenset({"mamba_max_states_per_path"})
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)

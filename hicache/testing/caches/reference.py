@@ -115,6 +115,7 @@ class ReferenceAdapter(CacheAdapter):
     interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.TABLES}
     recencies: ClassVar[tuple[Recency, ...]] = tuple(Recency)
+    state_options: ClassVar[frozenset[str]] = frozenset({"mamba_checkpoint_interval", "mamba_max_states_per_path"})
     max_pause_s: ClassVar[float] = 0.0
     metrics: ClassVar[CacheMetrics | None] = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -110,6 +111,18 @@ class Model:
         device[Component.FULL].update(pages[resident:end])
         adopted = state and bool(pages) and end == len(pages) and self._adopts(pages[-1])
         return ExpectedInsert(resident * self._page_size, self.expected_match(key).anchor, adopted)
+
+    def cap_states(self, key: Key, most: int | None, snapshot: Snapshot) -> None:
+        """STATE-1: an insert brought the state at the end of a key. `most`: of its path. `snapshot`: what is locked."""
+        pages, states = self._pages(key), self.held[Tier.DEVICE].get(Component.MAMBA, set())
+        if most is None or not pages or pages[-1] not in states:
+            return
+        paths, nodes = self._paths(snapshot), snapshot.nodes
+        locked = {path[-1] for path, node in zip(paths, nodes, strict=True) if node.locks[Component.MAMBA]}
+        continuations = Counter(self._steps[page][0] for page in self._held_on(Component.FULL, TIERS))
+        held = [page for page in pages if page in states]
+        spare = [page for page in held[:-1] if continuations[page] == 1 and page not in locked]
+        states.difference_update(spare[: max(0, len(held) - most)])
 
     def permit(self, key: Key) -> None:
         """Allow that a request cached any part of its prompt; the next `sync` finds which part."""

@@ -28,6 +28,7 @@ CLAUSES_BY_SECTION = {
     "CONF": 7,
     "REQ": 7,
     "REUSE": 3,
+    "STATE": 2,
     "FLOW": 13,
     "EVENT": 3,
     "SEC": 7,

@@ -48,6 +48,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "SWA without a window": ({"sliding_window_size": None}, "positive sliding_window_size, got None"),
     "a window of zero": ({"sliding_window_size": 0}, "positive sliding_window_size, got 0"),
     "MAMBA without a chunk": ({"mamba_chunk_size": None}, "positive mamba_chunk_size, got None"),
+    "an interval between two states that a model gives": (
+        {"mamba_chunk_size": 24, "mamba_checkpoint_interval": 32},
+        "mamba_checkpoint_interval must be a multiple of page_size and of mamba_chunk_size, so of 48, got 32",
+    ),
+    "a path of no state": ({"mamba_max_states_per_path": 0}, "mamba_max_states_per_path must be an integer from 1"),
+    "a limit of states without MAMBA": (
+        {"components": ("full",), "mamba_max_states_per_path": 1},
+        "mamba_max_states_per_path is 1, but components has no 'mamba'",
+    ),
     "a model that lacks the pool of a component": (
         {"model": reshaped(TINY_MODEL, swa_layers=0)},
         "components has 'swa', but no pool of the model follows it",

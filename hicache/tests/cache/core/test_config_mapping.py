@@ -50,6 +50,8 @@ TAKEN: dict[str, tuple[Any, ...]] = {
     "page_size": (1,),
     "mamba_chunk_size": (1,),
     "sliding_window_size": (1,),
+    "mamba_checkpoint_interval": (None,),
+    "mamba_max_states_per_path": (None, 1),
     "bigram": (True, False),
     "events": (True, False),
     "model.is_mla": (True, False),
@@ -358,7 +360,14 @@ SGLANG = (
     *("hicache-host-memory-fraction", "hicache-write-policy", "hicache-io-backend", "hicache-mem-layout"),
     *("hicache-storage-backend", "hicache-storage-prefetch-policy", "hicache-storage-backend-extra-config"),
     *("hicache-storage-prefetch-retry-poll-interval", "hicache-storage-prefetch-retry-max-attempts"),
-    *("page-size", "radix-eviction-policy", "radix-eviction-policy-config", "swa-full-tokens-ratio"),
+    *(
+        "page-size",
+        "radix-eviction-policy",
+        "radix-eviction-policy-config",
+        "mamba-max-states-per-path",
+        "mamba-track-interval",
+        "swa-full-tokens-ratio",
+    ),
 )
 """Options of SGLang 0.5.23: those of its class ServerArgs about the hierarchical cache, and those that it shares."""
 
