@@ -515,9 +515,9 @@ class Sglang0516(Sglang0515):
     def publish(self) -> None:
         context = import_from("sglang.srt.runtime_context").get_context()
         options = {} if self.config.host is None else server_options(self.config, self.config.host)
-        if most := self.config.mamba_max_states_per_path:
-            options["mamba_max_states_per_path"] = most
-        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options).install()
+        most = self.config.mamba_max_states_per_path
+        limit = {} if most is None else {"mamba_max_states_per_path": most}
+        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options, **limit).install()
 
     def set_ranks(self, ranks: Topology) -> None:
         controller = import_from("sglang.srt.managers.cache_controller")

@@ -27,7 +27,7 @@ def test_a_request_is_told_where_the_interval_ends_while_it_decodes(bigram: bool
         # After three pages is the last state that the same prompt can read.
         expected = tuple(tokens * PAGE + partner for tokens in (2, 3, 4))
         assert request.keep_at == expected, f"expected states after {expected} tokens, got {request.keep_at}"
-        told = []
+        told: list[int] = []
         for token in range(4 * PAGE):
             assert requests.extend(request, [token])
             told += request.keep_at
