@@ -23,13 +23,13 @@ def test_a_request_is_told_where_the_interval_ends_while_it_decodes(bigram: bool
     with open_cache(config(9, mamba_checkpoint_interval=2 * PAGE, bigram=bigram)) as cache:
         requests = RequestManager(cache)
         request = requests.admit(range(4 * PAGE + partner))
-        assert request is not None
+        assert request is not None, "expected a request, got None"
         # After three pages is the last state that the same prompt can read.
         expected = tuple(tokens * PAGE + partner for tokens in (2, 3, 4))
         assert request.keep_at == expected, f"expected states after {expected} tokens, got {request.keep_at}"
         told: list[int] = []
         for token in range(4 * PAGE):
-            assert requests.extend(request, [token])
+            assert requests.extend(request, [token]), f"expected room for token {token}"
             told += request.keep_at
         expected = (6 * PAGE + partner, 8 * PAGE + partner)
         assert tuple(told) == expected, f"expected states after {expected} tokens, got {told}"
@@ -46,12 +46,12 @@ def cached_of_conversations(most: int | None, recency: Recency) -> int:
         for history in histories * 6:
             history.extend(next(fresh) for _ in range(4 * PAGE))
             request = requests.admit(history)
-            assert request is not None
+            assert request is not None, "expected a request, got None"
             cached += request.cached_tokens
             for tokens in request.keep_at:
                 requests.checkpoint(request, tokens)
             answer = [next(fresh) for _ in range(4 * PAGE)]
-            assert requests.extend(request, answer)
+            assert requests.extend(request, answer), "expected room for the answer"
             history.extend(answer)
             requests.finish(request)
     return cached
