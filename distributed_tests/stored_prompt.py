@@ -38,26 +38,26 @@ def prompt_key(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Key:
     return driver.key(driver.prompt(pages))
 
 
-def objects(driver: RankDriver, pool: str) -> list[str]:
+def objects(driver: RankDriver, pool: str, pages: Sequence[int] = PROMPT) -> list[str]:
     """The object key of each page of the prompt in one pool, on this rank."""
-    return driver.storage_keys(pool, prompt_key(driver))
+    return driver.storage_keys(pool, prompt_key(driver, pages))
 
 
-def presence(driver: RankDriver) -> dict[str, list[bool]]:
+def presence(driver: RankDriver, pages: Sequence[int] = PROMPT) -> dict[str, list[bool]]:
     """Which pages of the prompt this rank can read."""
-    return {pool: store(driver).readable(objects(driver, pool)) for pool in pools(driver)}
+    return {pool: store(driver).readable(objects(driver, pool, pages)) for pool in pools(driver)}
 
 
-def put_in_storage(driver: RankDriver, *, with_prefixes: bool) -> None:
+def put_in_storage(driver: RankDriver, pages: Sequence[int] = PROMPT, *, with_prefixes: bool) -> None:
     """Cache the prompt until it is stored, and reset the cache.
 
     `with_prefixes`: cache each prefix first, so that each page has a state.
     """
-    for count in range(1 if with_prefixes else len(PROMPT), len(PROMPT) + 1):
-        driver.put(prompt_key(driver, PROMPT[:count]))
+    for count in range(1 if with_prefixes else len(pages), len(pages) + 1):
+        driver.put(prompt_key(driver, pages[:count]))
         driver.drain()
-    missing = [pool for pool, there in presence(driver).items() if not there[-1]]
-    assert not missing, f"FETCH-9: expected all of {PROMPT} in storage, its last page lacks {missing}"
+    missing = [pool for pool, there in presence(driver, pages).items() if not there[-1]]
+    assert not missing, f"FETCH-9: expected all of {pages} in storage, its last page lacks {missing}"
     driver.reset()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import SEVERAL_SIDECARS
 from hicache.testing.contract import clause
+from hicache.testing.driving.pools import component_of
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
@@ -44,6 +46,12 @@ BATCH_PAGES = 128
 
 STATE_PAGES = 20
 """So many pages lie between two states of the long prompt."""
+
+ENDS = tuple(range(1, 13))
+"""A prompt with a state at each page."""
+
+LOST = 0.3
+"""The share of the ends of a prompt that each rank lacks."""
 
 LATE_S = 1000.0
 """Longer than the timeout of any prefetch."""
@@ -153,6 +161,58 @@ def test_all_ranks_prefetch_the_prefix_that_every_rank_can_read(
         came = [pages for _, pages, _, _ in case]
         assert came == [expected] * len(case), (
             f"FETCH-7: {words} was lost: expected {expected} pages on every rank, by rank came {came}"
+        )
+
+
+def interleaved(ranks: int) -> Iterator[tuple[set[tuple[int, int]], str]]:
+    """Ranks and the ends that each lacks: all but the first in turns, and drawn ones, with a gap in KV or without."""
+    yield {(page % ranks, page) for page in range(1, len(ENDS))}, ""
+    yield {(page % ranks, page) for page in range(2, len(ENDS) - 1)}, Pool.KV
+    dice = Random(0)
+    for _ in range(6):
+        yield {one for one in product(range(ranks), range(len(ENDS))) if dice.random() < LOST}, ""
+
+
+def prefetches_interleaved(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
+    """Prefetch a prompt whose ends are lost on each rank at other pages, before the query or after it."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, ENDS, with_prefixes=True)
+    whole, found = dict(store(driver).objects), list[Fetched]()
+    last = next((name for name in (Component.MAMBA, Component.SWA) if name in config.components), Component.FULL)
+    ends = [pool for pool, name in component_of(config).items() if name == last]
+    for number, (lost, gap) in enumerate(interleaved(mesh_of(world.topology).ranks)):
+        names = [objects(driver, pool, ENDS)[page] for pool in ends for rank, page in lost if rank == driver.rank]
+        names += objects(driver, gap, ENDS)[1:2] if gap and driver.rank == 0 else []
+        ticket = None if number % 2 == 0 else begin(driver, ENDS)
+        store(driver).corrupt(names)
+        if ticket is None:
+            for name in names:
+                del store(driver).objects[name]
+            ticket = begin(driver, ENDS)
+        there = presence(driver, ENDS)
+        driver.drain()
+        words = f"{sorted(lost)} and page 1 of {gap}" if gap else str(sorted(lost))
+        found.append((words, brought(driver, ticket, ENDS), there, window_pages(driver)))
+        driver.reset()
+        store(driver).restore(whole)
+    driver.end()
+    return found
+
+
+@clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_all_ranks_prefetch_the_longest_prefix_that_none_lacks(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    config = configuration(adapter_type)
+    config = with_room(config, config.components, page_size=1, pages=2 * len(ENDS))
+    for case in zip(*launch.values(prefetches_interleaved, adapter_type, config), strict=True):
+        words, _, _, window = case[0]
+        expected = restorable_pages(on_all([there for _, _, there, _ in case]), window)
+        came = [pages for _, pages, _, _ in case]
+        assert came == [expected] * len(case), (
+            f"FETCH-7: of states (rank, page) {words} were lost: expected {expected} pages on every rank, "
+            f"by rank came {came}"
         )
 
 

@@ -485,7 +485,9 @@ class UnifiedRadixCache:
         queues: list[TransferQueue[Any]] = [*host.controller.queues.values()]
         queues += [storage.reads, storage.writes] if storage else []
         is_late = storage is not None and storage.is_late
-        is_late = complete_together(queues, self._agreement.acknowledged, is_late=is_late)
+        votes, waiting = storage.prefetches.report() if storage else ([], "")
+        acknowledge = partial(self._agreement.acknowledged, waiting=waiting)
+        *still_wait, is_on_time = complete_together(queues, acknowledge, [*votes, int(not is_late)])
         host.backups.take_over()
         host.load_backs.take_over()
         host.backups.start_due()
@@ -497,7 +499,8 @@ class UnifiedRadixCache:
             return
         self.counters.storage_errors = storage.worker.errors
         self.counters.bytes_staged = storage.worker.bytes_staged
-        if is_late:
+        storage.prefetches.note_votes(still_wait)
+        if not is_on_time:
             storage.disown()
         storage.take_over()
         storage.writer.take_over()

@@ -383,7 +383,8 @@ class _MeasuredGroup:
         self.name, self.rank, self.size = inner.name, inner.rank, inner.size
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
-        return self._timed(purpose, lambda: self._inner.reduce(values, reduction, purpose))
+        # What follows a colon is of this call alone.
+        return self._timed(purpose.partition(":")[0], lambda: self._inner.reduce(values, reduction, purpose))
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
         return self._timed(purpose, lambda: self._inner.broadcast(values, purpose))

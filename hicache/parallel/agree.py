@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, InvariantError, RankError
-from hicache.parallel.group import Group, Reduction
+from hicache.parallel.group import GREATEST, Group, Reduction
 from hicache.parallel.mesh import AXES
 
 T = TypeVar("T")
@@ -36,25 +38,31 @@ class Agreement:
         """The least value of each number over all ranks."""
         return self._packed(numbers, purpose)
 
-    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        """The least value of each outcome over all ranks: the progress that every rank has reached.
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
+        """What every rank has reached: the least value of each outcome, and the bits that are set on all ranks.
 
         `started`: the number of jobs since the cache was opened. Raises InvariantError when it differs between ranks.
+        `count`: how many bits there are. `waiting`: the prefetches that this rank waits for, in words; RankError has
+        those of each rank where they differ.
         """
-        if not self._groups:
-            return outcomes
-        least, negative, *agreed = self._reduce([started, -started, *outcomes], "progress")
+        numbers = [started, -started, *outcomes]
+        for group in self._groups:
+            numbers, bits = _reduced(group, numbers, bits, count, f"progress: {waiting}" if waiting else "progress")
+        least, negative, *agreed = numbers
         if least != -negative:
             raise InvariantError(f"RANK-1: the ranks diverged: they started from {least} to {-negative} jobs")
-        return agreed
+        return agreed, bits
 
-    def is_over(self, *, is_over: bool) -> bool:
-        """Whether the wait for a prefetch is over: as soon as one rank of the pipeline's first stage says so."""
-        value = [int(is_over)]
-        for group in self._groups:
-            if group is not self._stages:
-                value = group.reduce(value, Reduction.MAX, "prefetch end")
-        return bool(self._stages.broadcast(value, "prefetch end")[0] if self._stages else value[0])
+    def votes(self, are_late: Sequence[bool]) -> list[int]:
+        """Of each wait 0 where this rank ends it, for any call that takes the least: the first stage alone may."""
+        may_end = self._stages is None or self._stages.rank == 0
+        return [int(not (may_end and is_late)) for is_late in are_late]
+
+    def ended_waits(self, votes: Sequence[int], waiting: str) -> list[int]:
+        """The least of the votes about each wait over all ranks, in one call. `waiting`: as in `acknowledged`."""
+        return self._reduce(list(votes), f"prefetch end: {waiting}")
 
     def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
         """For each pool the number of pages that arrived on every rank: one reduction, in the order of the names."""
@@ -94,6 +102,22 @@ class Agreement:
         for group in self._groups:
             values = group.reduce(values, Reduction.MIN, purpose)
         return values
+
+
+def _reduced(group: Group, numbers: Sequence[int], bits: int, count: int, purpose: str) -> tuple[list[int], int]:
+    """The least of each number and the bits that all ranks of a group have set, in one call.
+
+    The words of each rank have a place of their own, where the others pass the greatest number: MIN gathers them, and
+    each rank intersects them. NCCL has no bitwise reduction, and a group has none.
+    """
+    words = struct.Struct(f"<{-(-count // 64)}q")
+    own = words.unpack(bits.to_bytes(words.size, "little"))
+    places = [own if rank == group.rank else (GREATEST,) * len(own) for rank in range(group.size)]
+    reduced = group.reduce([*numbers, *chain.from_iterable(places)], Reduction.MIN, purpose)
+    gathered = reduced[len(numbers) :]
+    for first in range(0, len(gathered), len(own) or 1):
+        bits &= int.from_bytes(words.pack(*gathered[first : first + len(own)]), "little")
+    return reduced[: len(numbers)], bits
 
 
 ALONE = Agreement({})

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
+GREATEST = 2**63 - 1
+"""The greatest value."""
+
 
 class Reduction(str, Enum):
     """How the numbers of all ranks are combined into one."""
@@ -17,8 +20,9 @@ class Reduction(str, Enum):
 class Group(Protocol):
     """The ranks along one axis of the mesh. Every rank makes the same calls in the same order, in any state.
 
-    `purpose`: what is decided, in a word or two; error messages use it to name the call that a rank skipped. Every verb
-    raises RankError, within a bounded time, when a rank is dead or silent.
+    `purpose`: what is decided, in a word or two, and about what, after a colon: it differs where ranks decide about
+    different things. Error messages use it to name the call that a rank skipped. Every verb raises RankError, within a
+    bounded time, when a rank is dead or silent.
     """
 
     @property

@@ -18,13 +18,12 @@ from hicache.clock import WallClock
 from hicache.config import Topology
 from hicache.errors import ConfigurationError, RankError
 from hicache.parallel.communicators import BACKENDS, Communicators
-from hicache.parallel.group import Reduction
+from hicache.parallel.group import GREATEST, Reduction
 from hicache.parallel.mesh import world_rank, world_size
 from hicache.parallel.rank_monitor import Call, DivergedError, RankMonitor
 
-GREATEST = 2**63 - 1
 BLOCK = 64
-"""Numbers in one collective of any rank: with tensors of unequal lengths gloo ends the process, and NCCL may hang."""
+"""Numbers in the first collective of any call: where lengths differ, gloo ends the process, and NCCL may hang."""
 
 POLL_S = 20e-6
 """Seconds between two checks of a GPU: about as long as a reduction of a few numbers takes."""
@@ -34,8 +33,8 @@ class TorchGroup:
     """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on the communicators' device.
 
     Every verb is a MIN: in torch's own broadcast the first rank would go on while another is dead, and ranks that
-    reduce by MIN and MAX at once get different results. It is one collective for up to BLOCK - 2 values, whose first
-    numbers tell whether all ranks are in the same call with as many values. A call that differs between ranks, or has
+    reduce by MIN and MAX at once get different results. It is one collective for up to BLOCK - 2 values, and two for
+    more. The first numbers tell whether all ranks are in the same call with as many values. A call that differs, or has
     not ended by the deadline of `monitor`, raises RankError, and so does every later call on any group of the rank.
     """
 
@@ -68,12 +67,11 @@ class TorchGroup:
         call = self._monitor.begin(self.name, self._calls, what, len(values))
         self._calls += 1
         sent = [call.signature, ~call.signature, *values]
-        least, greatest, *reduced = self._reduced(sent[:BLOCK], call)
+        least, greatest, *reduced = self._reduced([*sent[:BLOCK], *[0] * (BLOCK - len(sent))], call)
         if least != ~greatest:
             raise self._failed(call, DivergedError("its ranks were in different calls"))
-        for begin in range(BLOCK, len(sent), BLOCK):
-            reduced += self._reduced(sent[begin : begin + BLOCK], call)
-        return reduced[: len(values)]
+        rest = self._reduced(sent[BLOCK:], call) if len(sent) > BLOCK else []
+        return [*reduced, *rest][: len(values)]
 
     def _failed(self, call: Call, cause: Exception) -> RankError:
         verdict = self._monitor.verdict(call, cause)
@@ -81,9 +79,8 @@ class TorchGroup:
         return verdict
 
     def _reduced(self, values: Sequence[int], call: Call) -> list[int]:
-        padded = [*values, *[0] * (BLOCK - len(values))]
         with torch.cuda.stream(self._stream):
-            numbers = torch.tensor(padded, dtype=torch.int64, device=self._device)
+            numbers = torch.tensor(values, dtype=torch.int64, device=self._device)
             try:
                 self._reduce(numbers, call)
             except (RuntimeError, TimeoutError) as error:

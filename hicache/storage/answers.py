@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from hicache.storage.base import accepted_pages
+from hicache.types import HitPolicy
+
 
 class Reading(NamedTuple):
-    """What an answer says: how many of the first pages are done, or can be used. `flaw`: why it is none, or empty."""
+    """What an answer says: how many of the first pages are done, or which can be used. `flaw`: what is invalid."""
 
     pages: int
     flaw: str
@@ -28,6 +33,20 @@ def pages_usable(answer: object, keys: int) -> Reading:
     if type(answer) is int and 0 <= answer <= keys:
         return Reading(answer, "")
     return Reading(0, f"expected an int from 0 to {keys}, got another number or {type(answer).__name__}")
+
+
+def ends_usable(keys: int, trailing_pages: int, answer: object) -> Reading:
+    """Read the answer of `has` about a pool of which a prefix needs the last pages.
+
+    The number of the result is a set: bit n - 1 is set if the pool has the last `trailing_pages` of n pages, or all of
+    them if n is less.
+    """
+    flaw = pages_done(answer, keys).flaw
+    if flaw or not isinstance(answer, (list, tuple)):
+        return Reading(0, flaw)
+    ends = np.zeros(keys + 1, bool)
+    ends[list(accepted_pages(answer, HitPolicy.TRAILING_PAGES, trailing_pages))] = True
+    return Reading(int.from_bytes(np.packbits(ends[1:], bitorder="little").tobytes(), "little"), "")
 
 
 def is_cleared(answer: object) -> Reading:

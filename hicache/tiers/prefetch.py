@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,8 +29,8 @@ from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import FULL, Node
 from hicache.types import NO_SLOTS, Component, Slots, StopPolicy, StorageKind, Tier
 
-MAX_QUERIES = 4
-"""How often a prefetch asks how much storage has, for each part that it reads."""
+NAMED, NAME_DIGITS = 4, 8
+"""How many of the prefetches that wait an error names, and the digits of the hash of its last page by which."""
 
 
 class PrefetchStopPolicy:
@@ -54,11 +55,24 @@ class PrefetchStopPolicy:
         """Until when the policy `timeout` waits for a prefetch of so many pages that begins now."""
         return self._clock.now() + min(self._cap_s, self._base_s + pages * self._page_s)
 
-    def is_over(self, deadline_s: float) -> bool:
-        """Whether a request does not wait any longer for a prefetch that has not ended."""
-        if self._policy is StopPolicy.TIMEOUT:
-            return self._agreement.is_over(is_over=self._clock.now() >= deadline_s)
-        return self._policy is StopPolicy.BEST_EFFORT
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether the clock decides."""
+        return self._policy is StopPolicy.TIMEOUT
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank decides alone."""
+        return self._agreement.ranks == 1
+
+    def votes(self, deadlines_s: Sequence[float]) -> list[int]:
+        """Of each deadline what this rank passes to an agreement: 0 where it has passed."""
+        now_s = self._clock.now()
+        return self._agreement.votes([now_s >= deadline_s for deadline_s in deadlines_s])
+
+    def agreed(self, deadlines_s: Sequence[float], waiting: str) -> list[int]:
+        """Of each deadline 0 where the wait is over on all ranks. `waiting`: see `Agreement.acknowledged`."""
+        return self._agreement.ended_waits(self.votes(deadlines_s), waiting)
 
     def completed(self, pages: Mapping[str, int]) -> dict[str, int]:
         """Of each pool the pages that have come on every rank."""
@@ -69,17 +83,17 @@ class PrefetchStopPolicy:
 class Prefetch:
     """A prefix that a request waits for, and the ticket of the request.
 
-    It asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree. When less
-    comes than storage said, it asks again for less. Other pools are read after KV, so that a prefetch which may be cut
-    reads a long prefix in parts, each with its own window and state.
+    It asks storage once which prefixes it has, takes host pages for the longest that every rank has, reads it, and
+    inserts it into the tree. When less comes, it goes on with the next shorter one. Other pools are read after KV, so
+    that a prefetch which may be cut reads a long prefix in parts, each with its own window and state.
 
     `key`: of all pages that are wanted. `begin`: the page where the best match ended at first. `anchor`: the last node
     before what is read now, which `pins` keeps in the tree. `hashes`: of the pages past it. `deadline_s`: until when
-    the policy `timeout` waits. `ends`: where the part that is read now ends, and those after it, in pages past
-    `begin`; none before storage has answered. `length`: pages of the prefix that is tried. `job`: what storage does
-    for it now, or None. `queries`: how often it asked storage again for the length of this part. `on_host`: the
-    number of pages past the anchor with FULL on the host, which are not read; `host_pins` keeps them there. `pages`:
-    by component, host pages that belong to it until they are a node's or free; those of FULL follow them.
+    the policy `timeout` waits. `usable`: the lengths past `begin` that every rank found in storage; bit n - 1 is that
+    of n pages. `ends`: where the part that is read now ends, and those after it, in pages past `begin`. `length`: pages
+    of the prefix that is tried. `job`: what storage does for it now, or None. `on_host`: the number of pages past the
+    anchor with FULL on the host, which are not read; `host_pins` keeps them there. `pages`: by component, host pages
+    that belong to it until they are a node's or free; those of FULL follow them.
     `pages_read`: by pool that a prefix needs without a gap, how many of the first of those have come. `came`: how many
     pages past `begin` the tree has since a part was inserted. `lacked_room`: the host had no room for what storage has.
     `has_ended`: what it brought is in the tree, if anything.
@@ -98,10 +112,10 @@ class Prefetch:
     pins: list[LockReceipt]
     hashes: Sequence[str] = ()
     deadline_s: float = 0.0
+    usable: int = 0
     ends: Sequence[int] = ()
     length: int = 0
     job: StorageJob | None = None
-    queries: int = 0
     on_host: int = 0
     host_pins: list[LockReceipt] = field(default_factory=list)
     pages: dict[str, Slots] = field(default_factory=dict)
@@ -131,7 +145,7 @@ class Prefetch:
         self.hashes = self._hashes_past_anchor()
         self.deadline_s = self._stop_policy.deadline_s(wanted)
         self._tree.counters.traffic.prefetches_started += 1
-        self.job = self._queue.add(self._jobs.query(self.hashes, self._part_ends(wanted), self.anchor))
+        self.job = self._queue.add(self._jobs.query(self.hashes, self.anchor))
         return True
 
     def go_on(self) -> None:
@@ -144,21 +158,25 @@ class Prefetch:
                 self._free()
             elif job.kind is StorageKind.PREFETCH:
                 self._note_read(job, answers)
-            elif self.ends:
-                self._read(sum(answers))
             else:
-                self._begin_part([end for end in sorted(set(answers)) if end >= self._threshold])
+                self.usable = self._jobs.usable(answers)
+                self._begin_part(self._part_ends())
 
-    def _part_ends(self, wanted: int) -> tuple[int, ...]:
-        """The lengths to ask about, each the longest end of a part: a part is at most as long as all before it."""
+    def _part_ends(self) -> list[int]:
+        """Where the parts end: each is at most as long as all before it together, unless nothing usable ends there."""
+        wanted = len(self.hashes)
         reads_parts = self._stop_policy.may_cut and len(self._jobs.prefix_pools) + len(self._jobs.tail_pools) > 1
         doubled = (BATCH_PAGES << times for times in count()) if reads_parts else iter(())
-        return (*takewhile(lambda end: end < wanted, doubled), wanted)
+        limits = (*takewhile(lambda end: end < wanted, doubled), wanted)
+        return [end for end in sorted({self._longest(limit) for limit in limits}) if end >= self._threshold]
+
+    def _longest(self, limit: int) -> int:
+        """The longest usable prefix of up to so many pages past the anchor, or 0."""
+        return max(0, (self.usable & ((1 << (self.came + limit)) - 1)).bit_length() - self.came)
 
     def _begin_part(self, ends: Sequence[int]) -> None:
         """Read the first of these parts that the tree does not have; end after the last one."""
         self.ends = [end for end in ends if end > self.came]
-        self.queries = 0
         if self.ends:
             self._pin_on_host()
             self._read(self.ends[0] - self.came)
@@ -185,20 +203,12 @@ class Prefetch:
         self.pages[Component.FULL] = pages[count:]
         self.pages_read = {pool: max(0, read - count) for pool, read in self.pages_read.items()}
 
-    def _query(self, length: int) -> None:
-        """Ask how much of a part storage has. Below the threshold, or after MAX_QUERIES, the next part."""
-        if self._is_too_short(length) or self.queries == MAX_QUERIES:
-            self._begin_part(self.ends[1:])
-            return
-        self.queries += 1
-        self.job = self._queue.add(self._jobs.query(self.hashes[:length], (length,), self.anchor))
-
     def _is_too_short(self, length: int) -> bool:
         """Whether so many more pages are none, or all together are below the threshold."""
         return length < max(1, self._threshold - self.came)
 
     def _read(self, length: int) -> None:
-        """Take host pages for what storage has, and read it; ask for less when there is no room."""
+        """Take host pages for a usable prefix, and read it: a shorter one without room, none below the threshold."""
         wanted = self._wanted(length)
         self._free_beyond(wanted)
         missing = {name: count - len(self.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
@@ -206,7 +216,7 @@ class Prefetch:
             self._begin_part(self.ends[1:])
         elif (taken := self._evictor.allocate(missing)) is None:
             self.lacked_room, self.ends = True, self.ends[:1]
-            self._query(self._length_with_room(wanted, missing))
+            self._read(self._longest(self._length_with_room(wanted, missing)))
         else:
             for name, pages in taken.items():
                 self.pages[name] = np.concatenate((self.pages.get(name, NO_SLOTS), pages))
@@ -237,7 +247,7 @@ class Prefetch:
         self.pages_read = {pool: min(pages, wanted[Component.FULL]) for pool, pages in self.pages_read.items()}
 
     def _note_read(self, job: StorageJob, answers: Answers) -> None:
-        """Insert what a job has read; ask again when the prefix is shorter than that, and its tails are other pages."""
+        """Insert what a job has read. If it is less than was tried, and its tails are other pages, read on for that."""
         self._count(job, answers)
         left = self._length_left(job, answers)
         if self._unbroken() < self.length:
@@ -247,7 +257,7 @@ class Prefetch:
             self.length = left
             self._try_insert()
         else:
-            self._query(left)
+            self._read(self._longest(left))
 
     def _try_insert(self) -> None:
         """Insert all that was tried. While a node on the key is being backed up, the prefetch waits for that."""
@@ -363,16 +373,17 @@ class Prefetch:
                 self.pages_read[pool] = self.pages_read.get(pool, 0) + pages
 
     def _length_left(self, job: StorageJob, answers: Answers) -> int:
-        """The prefix that is left of the one that was read: all of it, what came without a gap, or one page less."""
+        """What is left of the prefix that was read: what came without a gap, and ends before a lost page of a tail."""
         if is_complete(job, answers):
             return self.length
         if not answers:
-            return self._unbroken()
+            return min(self._unbroken(), self.length - 1)
         failed = job.parts[len(answers) - 1]
         assert isinstance(failed, PageBatch), f"{job} reads no pages"
         if failed.pool in self._jobs.prefix_pools:
             return self.on_host + self.pages_read[failed.pool]
-        return self.length - 1
+        came = _pages_by_pool(job, answers)[failed.pool]
+        return self.length - len(self.pages[self._jobs.tail_pools[failed.pool]]) + came
 
     def _unbroken(self) -> int:
         """The first pages that have come of every pool without gaps, or were there."""
@@ -420,6 +431,15 @@ def _pages_by_pool(job: StorageJob, answers: Answers) -> dict[str, int]:
     return pages
 
 
+def described(prefetches: Sequence[Prefetch]) -> str:
+    """What waits, in words: the same on ranks that wait for the same prefetches, and different on others."""
+    names = [f"{prefetch.hashes[-1][:NAME_DIGITS]} ({prefetch.pages_left} pages)" for prefetch in prefetches]
+    if len(names) > NAMED:
+        digest = hashlib.sha256(" ".join(names).encode()).hexdigest()[:NAME_DIGITS]
+        names[NAMED:] = [f"… {len(names)} in all, digest {digest}"]
+    return ", ".join(names)
+
+
 class PrefetchManager:
     """The prefetches of one cache: those that are under way, and those that a caller has a ticket of."""
 
@@ -442,6 +462,12 @@ class PrefetchManager:
         self._open = partial(Prefetch, tree, evictor, backups, jobs, queue, stop_policy, self._threshold)
         self._prefetches: list[Prefetch] = []
         self._awaited: set[Prefetch] = set()
+        self._agreed: dict[Prefetch, int] = {}
+
+    @property
+    def waiting(self) -> list[Prefetch]:
+        """Prefetches that have not ended, in the same order on all ranks."""
+        return [prefetch for prefetch in self._prefetches if not prefetch.has_ended]
 
     @property
     def under_way(self) -> list[Prefetch]:
@@ -474,11 +500,35 @@ class PrefetchManager:
         """
         self._require_awaited(prefetch)
         if not prefetch.has_ended:
-            if not self._stop_policy.is_over(prefetch.deadline_s):
+            if self._still_waits(prefetch):
                 return None
             prefetch.cut()
         self._awaited.remove(prefetch)
         return prefetch.came * self._page_size
+
+    def report(self) -> tuple[list[int], str]:
+        """What a step passes to the other ranks: votes about the deadlines of all that wait, and their names.
+
+        Nothing on one rank, where each check asks the clock.
+        """
+        if self._stop_policy.is_alone:
+            return [], ""
+        has_deadlines, waiting = self._stop_policy.has_deadlines, self.waiting
+        votes = self._stop_policy.votes([one.deadline_s for one in waiting]) if has_deadlines else []
+        return votes, described(waiting)
+
+    def note_votes(self, agreed: Sequence[int]) -> None:
+        """Keep what the ranks agreed on about all that wait, for one check of each before the next step."""
+        self._agreed = dict(zip(self.waiting, agreed, strict=False))
+
+    def _still_waits(self, prefetch: Prefetch) -> bool:
+        """Whether a request still waits: one agreement about all that wait, where the step's was used already."""
+        if not self._stop_policy.has_deadlines:
+            return not self._stop_policy.may_cut
+        if prefetch not in self._agreed:
+            waiting = self.waiting
+            self.note_votes(self._stop_policy.agreed([one.deadline_s for one in waiting], described(waiting)))
+        return bool(self._agreed.pop(prefetch))
 
     def cancel(self, prefetch: Prefetch) -> None:
         """Cancel the ticket, and free what is not in the tree. Raises ReceiptError when it has ended."""
@@ -500,6 +550,7 @@ class PrefetchManager:
     def reset(self) -> None:
         """End everything. All tickets are refused from now on, also those of prefetches that had ended."""
         self._awaited.clear()
+        self._agreed.clear()
         for prefetch in self.under_way:
             prefetch.close()
 

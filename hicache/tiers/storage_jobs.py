@@ -10,7 +10,7 @@ from hicache.metrics import Counters
 from hicache.pools.host import HostPools
 from hicache.storage.base import BATCH_PAGES, PoolQuery
 from hicache.storage.keys import StorageKeys
-from hicache.transfer.job import PageBatch, PrefixQuery, StorageJob, StoreBatch
+from hicache.transfer.job import Answers, PageBatch, PrefixQuery, StorageJob, StoreBatch
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
 from hicache.types import Component, HitPolicy, Pool, Slots, StorageKind
@@ -38,26 +38,25 @@ class StorageJobs:
         self._passes_prefix = config.storage.hicache_storage_pass_prefix_keys
         self._numbers = numbers
 
-    def query(self, hashes: Sequence[str], lengths: Sequence[int], before: Node) -> StorageJob:
-        """Ask how long a prefix can be used, past the node `before`: of the first pages of each of these lengths.
-
-        `hashes`: of at least as many pages as the longest has.
-        """
-        parts = tuple([self._prefix_query(hashes[:length]) for length in lengths])
-        return self._job(StorageKind.QUERY, parts, before)
-
-    def _prefix_query(self, hashes: Sequence[str]) -> PrefixQuery:
+    def query(self, hashes: Sequence[str], before: Node) -> StorageJob:
+        """Ask which prefixes of some pages past the node `before` can be used."""
         pools = [
             PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.ALL_PAGES, 0)
             for pool in self.prefix_pools
             if pool != Pool.KV
         ]
-        pools += [
+        tails = [
             PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.TRAILING_PAGES, pages)
             for name, pages in self.tail_pages.items()
             for pool in self._pools.pools_of(name)
         ]
-        return PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools))
+        query = PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools), tuple(tails))
+        return self._job(StorageKind.QUERY, (query,), before)
+
+    def usable(self, answers: Answers) -> int:
+        """The lengths that a query found, past its node: bit n - 1 is set if a prefix of n pages can be used."""
+        found = answers[0] if answers else 0
+        return found if self.tail_pools else (1 << found) - 1
 
     def read(
         self, hashes: Sequence[str], pages: Mapping[str, Slots], pages_read: Mapping[str, int], before: Node

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from traceback import format_exception
 from typing import TypeAlias
 
 from hicache.pools.host import HostPools
-from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
-from hicache.storage.base import Breaker, Pieces, StorageBackend
+from hicache.storage.answers import Reading, ends_usable, is_cleared, is_closed, pages_done, pages_usable
+from hicache.storage.base import Breaker, Pieces, PoolQuery, StorageBackend
 from hicache.storage.secrets import redacted
 from hicache.storage.staged import registered
 from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob, StoreBatch
@@ -106,9 +107,7 @@ class StorageWorker:
         return bool(self._call("clear", self._backend.clear, is_cleared))
 
     def step(self, job: StorageJob, done: Progress) -> Progress:
-        """Do the next part of a job. A query is one question, however many lengths it is about."""
-        if job.kind is StorageKind.QUERY:
-            return Progress(1, tuple([self._answer(job, part) for part in job.parts]), has_ended=True)
+        """Do the next part of a job."""
         part = len(done.answers)
         answer = self._answer(job, job.parts[part])
         has_ended = part + 1 == len(job.parts) or not job.is_whole(part, answer)
@@ -121,7 +120,7 @@ class StorageWorker:
         return done
 
     def _answer(self, job: StorageJob, part: PageBatch | StoreBatch | PrefixQuery) -> int:
-        """How many of the first pages of a part are whole, or can be used."""
+        """How many of the first pages of a part are whole, or which prefixes can be used."""
         backend = self._backend
         if backend is None:
             return 0
@@ -129,12 +128,26 @@ class StorageWorker:
             return self._read(backend, job, part)
         if isinstance(part, StoreBatch):
             return self._store(backend, job, part)
-        keys, pools = part.keys, part.pools
-        return self._call(
+        return self._query(backend, job, part)
+
+    def _query(self, backend: StorageBackend, job: StorageJob, query: PrefixQuery) -> int:
+        """What a prefix needs without a gap by one `exists`, and what it needs at its end by one `has` of each pool."""
+        keys, pools = query.keys, query.pools
+        pages = self._call(
             "exists",
             lambda: backend.exists(keys, pools, job.prefix_keys),
             lambda answer: pages_usable(answer, len(keys)),
         )
+        return self._ends(backend, query.tails, pages) if query.tails else pages
+
+    def _ends(self, backend: StorageBackend, tails: Sequence[PoolQuery], pages: int) -> int:
+        """The lengths, up to so many pages, at which every pool has what a prefix needs at its end."""
+        lengths = (1 << pages) - 1
+        for tail in tails:
+            keys, needed = tail.keys[:pages], tail.trailing_pages
+            if lengths:
+                lengths &= self._call("exists", partial(backend.has, keys), partial(ends_usable, len(keys), needed))
+        return lengths
 
     def _read(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
         return self._move("get", backend.get, (batch,), job.prefix_keys)

@@ -30,6 +30,11 @@ class CopyJob:
     kind: TransferKind
     parts: tuple[Mapping[str, Move], ...]
 
+    @property
+    def bits(self) -> int:
+        """The answers are numbers."""
+        return 0
+
     def is_whole(self, part: int, answer: int) -> bool:
         """Whether all of a part was copied."""
         return bool(answer)
@@ -62,10 +67,16 @@ class StoreBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixQuery:
-    """A question to storage, how long a prefix it has: the keys of the pages, and what it needs of other pools."""
+    """A question to storage, which prefixes it has: the keys of the pages, and what these need of other pools.
+
+    `pools`: those that a prefix needs without a gap. `tails`: those of which it needs the last pages. Without tails the
+    answer is the longest prefix. With tails it is a set of lengths, since the least of what each rank has at most may
+    be a length that none of them has: bit n - 1 is set if a prefix of n pages can be used.
+    """
 
     keys: tuple[str, ...]
     pools: tuple[PoolQuery, ...]
+    tails: tuple[PoolQuery, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +90,12 @@ class StorageJob:
     kind: StorageKind
     parts: tuple[PageBatch | StoreBatch | PrefixQuery, ...]
     prefix_keys: tuple[str, ...]
+
+    @property
+    def bits(self) -> int:
+        """The pages of a query whose answer is a set, or 0."""
+        query = self.parts[0] if self.parts else None
+        return len(query.keys) if isinstance(query, PrefixQuery) and query.tails else 0
 
     def is_whole(self, part: int, answer: int) -> bool:
         """Whether all pages of a batch were moved. A query is answered as a whole."""
@@ -96,8 +113,8 @@ class Progress:
 
     `steps`: of a copy the layers of the stack that have arrived with all their pools, in the stack's order, so that a
     reader may read them; of a storage job its parts. `answers`: of each part that is done. A copy answers 1 for a whole
-    part, and only at its end. A storage job answers how many of the first pages are whole, or how many pages a prefix
-    can use. `has_ended`: nothing of the job is running any more, nor will be. A job ends with its last part, with the
+    part, and only at its end. A storage job answers how many of the first pages are whole, or what PrefixQuery says.
+    `has_ended`: nothing of the job is running any more, nor will be. A job ends with its last part, with the
     first that is not whole, or, when it was stopped, with the step that ran.
     """
 
@@ -126,6 +143,10 @@ class Job(Protocol):
     @property
     def parts(self) -> Sequence[object]:
         """What is answered one by one."""
+
+    @property
+    def bits(self) -> int:
+        """Of a job whose one answer is a set, which ranks intersect: how many bits it has. Otherwise 0."""
 
     def is_whole(self, part: int, answer: int) -> bool:
         """Whether this answer means that the part is done to its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, Generic
 
 from hicache.transfer.executors import Executor
@@ -11,8 +12,14 @@ from hicache.transfer.job import NOT_STARTED, Answers, JobT, Progress
 NOT_DONE = -1
 """In an outcome: a part that was not done."""
 
-Acknowledge = Callable[[int, Sequence[int]], Sequence[int]]
-"""The element-wise minimum over ranks. The first argument, the number of started jobs, must be equal on all ranks."""
+BITS_A_STEP = 1 << 16
+"""So many bits of sets a rank sends in one step, 8 KiB; of larger sets, or of more of them, the rest in later steps."""
+
+Acknowledge = Callable[[int, Sequence[int], int, int], tuple[Sequence[int], int]]
+"""What all ranks have: the least of each number, and the bits that are set on all.
+
+The first argument, the number of started jobs, must be equal on all ranks; the last one is how many bits there are.
+"""
 
 
 class TransferQueue(Generic[JobT]):
@@ -27,6 +34,7 @@ class TransferQueue(Generic[JobT]):
         self._waiting: dict[int, JobT] = {}
         self._running: dict[int, JobT] = {}
         self._complete: dict[int, Answers] = {}
+        self._common: dict[int, tuple[int, int]] = {}
 
     @property
     def running(self) -> list[JobT]:
@@ -56,17 +64,33 @@ class TransferQueue(Generic[JobT]):
         return self._executor.progress(job.number) if job.number in self._running else NOT_STARTED
 
     def outcomes(self) -> list[int]:
-        """Of each job that runs: 1 once it has ended on this rank, or 0, and then the answer to each of its parts."""
+        """Of each job that runs: 1 once it has ended on this rank, or 0, and then each answer that is a number."""
         return [number for job in self._running.values() for number in _outcome(job, self.progress(job))]
 
-    def complete(self, outcomes: Sequence[int]) -> None:
-        """Note which jobs have ended, by the outcomes that all ranks agreed on."""
-        first = 0
+    def sets(self) -> list[tuple[int, int]]:
+        """Of each job that answers with a set: bits that were not sent yet, the lowest first, and how many they are."""
+        room, sets = BITS_A_STEP, list[tuple[int, int]]()
         for job in self._running.values():
-            has_ended, *answers = outcomes[first : first + 1 + len(job.parts)]
-            first += 1 + len(job.parts)
-            if has_ended:
-                self._complete[job.number] = _unbroken(job, answers)
+            if job.bits:
+                sent, answers = self._common.get(job.number, (0, 0))[0], self.progress(job).answers
+                count = min(room, job.bits - sent)
+                room -= count
+                sets.append(((sum(answers) >> sent) & ((1 << count) - 1), count))
+        return sets
+
+    def complete(self, outcomes: Sequence[int], sets: Sequence[tuple[int, int]] = ()) -> None:
+        """Note which jobs have ended, by the outcomes and the sets that all ranks agreed on."""
+        numbers, common = iter(outcomes), iter(sets)
+        for job in self._running.values():
+            has_ended, *answers = islice(numbers, 1 + (0 if job.bits else len(job.parts)))
+            bits, count = next(common) if job.bits else (0, 0)
+            if has_ended and job.number not in self._complete:
+                sent, before = self._common.pop(job.number, (0, 0))
+                whole = before | bits << sent
+                if sent + count < job.bits:
+                    self._common[job.number] = (sent + count, whole)
+                else:
+                    self._complete[job.number] = (whole,) if job.bits else _unbroken(job, answers)
 
     def take(self, job: JobT) -> Answers | None:
         """The answers of a job that is complete, once; None for one that is not."""
@@ -117,25 +141,49 @@ class TransferQueue(Generic[JobT]):
 
     def _release(self, job: JobT) -> None:
         del self._running[job.number]
+        self._common.pop(job.number, None)
         self._executor.release(job.number)
 
 
-def complete_together(queues: Sequence[TransferQueue[Any]], acknowledge: Acknowledge, *, is_late: bool = False) -> bool:
+def complete_together(
+    queues: Sequence[TransferQueue[Any]], acknowledge: Acknowledge, votes: Sequence[int] = ()
+) -> Sequence[int]:
     """Complete what has ended on every rank, in all queues by one agreement. Every rank passes the same queues.
 
-    Returns whether `is_late` is true on any rank.
+    Returns the least of each of the `votes` over all ranks.
     """
-    outcomes = [queue.outcomes() for queue in queues]
+    outcomes, sets = [queue.outcomes() for queue in queues], [queue.sets() for queue in queues]
+    bits, count = _joined([one for of_queue in sets for one in of_queue])
     started = sum(queue.started for queue in queues)
-    *agreed, is_on_time = acknowledge(started, [*(n for of_queue in outcomes for n in of_queue), int(not is_late)])
+    agreed, common = acknowledge(started, [*chain.from_iterable(outcomes), *votes], bits, count)
     first = 0
-    for queue, of_queue in zip(queues, outcomes, strict=True):
-        queue.complete(agreed[first : first + len(of_queue)])
-        first += len(of_queue)
-    return not is_on_time
+    for queue, numbers, own in zip(queues, outcomes, sets, strict=True):
+        own_count = sum(count for _, count in own)
+        queue.complete(agreed[first : first + len(numbers)], _split(common, [count for _, count in own]))
+        first, common = first + len(numbers), common >> own_count
+    return agreed[first:]
+
+
+def _joined(sets: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The bits of several sets as those of one, the first set lowest, and how many they are."""
+    joined, total = 0, 0
+    for bits, count in sets:
+        joined, total = joined | bits << total, total + count
+    return joined, total
+
+
+def _split(joined: int, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The sets again, by how many bits each has."""
+    sets = []
+    for count in counts:
+        sets.append((joined & ((1 << count) - 1), count))
+        joined >>= count
+    return sets
 
 
 def _outcome(job: JobT, progress: Progress) -> list[int]:
+    if job.bits:
+        return [int(progress.has_ended)]
     lacking = len(job.parts) - len(progress.answers)
     return [int(progress.has_ended), *progress.answers, *([NOT_DONE] * lacking)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -21,10 +22,12 @@ Call = tuple[str, str, str, tuple[int, ...]]
 class Others:
     """The group of one axis. `given`: by purpose, the values of the other rank; by default those of this rank."""
 
-    def __init__(self, name: str, calls: list[Call], given: Mapping[str, Sequence[int]], rank: int = 0) -> None:
+    def __init__(
+        self, name: str, calls: list[Call], given: Mapping[str, Sequence[int]], rank: int = 0, size: int = 2
+    ) -> None:
         self.name = name
         self.rank = rank
-        self.size = 2
+        self.size = size
         self._calls = calls
         self._given = given
 
@@ -56,7 +59,7 @@ def test_progress_is_one_reduction_over_every_axis_that_shares_the_tree(calls: l
     agreement = agreement_of(
         calls, pp={"progress": [7, -7, 3, 9, 0]}, cp={"progress": [7, -7, 2, 9, 5]}, tp={"progress": [7, -7, 9, 1, 5]}
     )
-    agreed = agreement.acknowledged(7, [4, 4, 4])
+    agreed, _ = agreement.acknowledged(7, [4, 4, 4])
     assert agreed == [2, 1, 0], f"RANK-1: expected the least progress of each job over all ranks, got {agreed}"
     assert [call[:3] for call in calls] == [(axis, "MIN", "progress") for axis in ("tp", "cp", "pp")], (
         f"RANK-4: one packed reduction for each axis, got {calls}"
@@ -64,8 +67,8 @@ def test_progress_is_one_reduction_over_every_axis_that_shares_the_tree(calls: l
 
 
 def test_a_rank_without_jobs_makes_the_call_too(calls: list[Call]) -> None:
-    agreed = list(agreement_of(calls, tp={}).acknowledged(0, []))
-    assert agreed == [], f"expected no progress without jobs, got {agreed}"
+    agreed = agreement_of(calls, tp={}).acknowledged(0, [])
+    assert agreed == ([], 0), f"expected no progress without jobs, got {agreed}"
     assert len(calls) == 1, f"RANK-2: expected one call also without jobs, got {calls}"
 
 
@@ -79,17 +82,51 @@ def test_ranks_with_different_numbers_of_jobs_raise(calls: list[Call]) -> None:
 def test_one_rank_that_ends_its_wait_ends_it_on_every_rank(
     calls: list[Call], mine: int, theirs: int, *, over: bool
 ) -> None:
-    agreement = agreement_of(calls, tp={"prefetch end": [theirs]})
-    agreed = agreement.is_over(is_over=bool(mine))
-    assert agreed is over, f"RANK-1: expected {over}, the MAX of {mine} and {theirs}, got {agreed}"
+    agreement = agreement_of(calls, tp={"prefetch end: a": [1 - theirs, 1]})
+    agreed = agreement.ended_waits(agreement.votes([bool(mine), False]), "a")
+    assert agreed == [int(not over), 1], f"RANK-1: expected the first wait over: {over}, the other not, got {agreed}"
+    assert len(calls) == 1, f"expected one call about both waits, got {calls}"
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_the_first_stage_of_a_pipeline_decides_about_time(calls: list[Call], first: int) -> None:
-    agreement = agreement_of(calls, 1, tp={"prefetch end": [1]}, pp={"prefetch end": [first]})
-    agreed = agreement.is_over(is_over=True)
-    assert agreed is bool(first), f"RANK-4: expected the {bool(first)} of the first stage on the second, got {agreed}"
-    assert [call[:2] for call in calls] == [("tp", "MAX"), ("pp", "BROADCAST")], f"got {calls}"
+@pytest.mark.parametrize("stage", [0, 1])
+def test_the_first_stage_of_a_pipeline_decides_about_time(calls: list[Call], stage: int) -> None:
+    votes = agreement_of(calls, stage, tp={}, pp={}).votes([True, False])
+    assert votes == [stage, 1], (
+        f"RANK-4: the time is over on stage {stage}: expected the votes {[stage, 1]}, got {votes}"
+    )
+
+
+def intersected(sets: Sequence[int], count: int) -> list[int]:
+    """What each rank of a group agrees on when the ranks have these sets of so many bits."""
+    sent: list[Call] = []
+    for rank, bits in enumerate(sets):
+        Agreement({"tp": Others("tp", sent, {}, rank, len(sets))}).acknowledged(0, [], bits, count)
+    least = [min(column) for column in zip(*(call[3] for call in sent), strict=True)]
+    groups = [Others("tp", [], {"progress": least}, rank, len(sets)) for rank in range(len(sets))]
+    return [
+        Agreement({"tp": group}).acknowledged(0, [], bits, count)[1] for group, bits in zip(groups, sets, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
+def test_sets_are_intersected_over_all_ranks(count: int) -> None:
+    whole, dice = (1 << count) - 1, Random(count)
+    sets = [whole, dice.getrandbits(count) if count else 0, whole & ~1, dice.getrandbits(count + 1) & whole]
+    expected = sets[0] & sets[1] & sets[2] & sets[3]
+    agreed = intersected(sets, count)
+    assert agreed == [expected] * 4, f"FETCH-7: of {count} bits expected {expected:b} on every rank, got {agreed}"
+
+
+@pytest.mark.parametrize("lost", [0.2, 0.3])
+def test_the_longest_length_that_all_ranks_have_is_found_at_once(lost: float) -> None:
+    dice, empty, common = Random(52), 0, 0
+    for _ in range(500):
+        there = [{length for length in range(1, 65) if dice.random() >= lost} for _ in range(8)]
+        expected = max(set.intersection(*there), default=0)
+        agreed = intersected([sum(1 << (length - 1) for length in of_rank) for of_rank in there], 64)
+        assert {one.bit_length() for one in agreed} == {expected}, f"FETCH-7: expected {expected}, got {agreed}"
+        common, empty = common + bool(expected), empty + (min(map(max, there)) != expected)
+    assert common > empty > 100, f"of {common} prefixes in common {empty} are not the least of the longest: too few"
 
 
 def test_completed_pages_are_packed_by_name(calls: list[Call]) -> None:
@@ -129,9 +166,9 @@ def test_every_is_true_if_it_is_true_on_all_ranks(calls: list[Call]) -> None:
 
 
 def test_a_single_rank_decides_alone() -> None:
-    outcomes = list(ALONE.acknowledged(3, [1, 0]))
-    assert outcomes == [1, 0], f"expected its own outcomes [1, 0], got {outcomes}"
-    assert ALONE.is_over(is_over=True), "expected its own answer, True"
+    outcomes = ALONE.acknowledged(3, [1, 0], 5, 3)
+    assert outcomes == ([1, 0], 5), f"expected its own outcomes [1, 0] and its own set, got {outcomes}"
+    assert ALONE.ended_waits(ALONE.votes([True]), "") == [0], "expected its own answer, 0"
     assert ALONE.every("clear", did=True), "expected its own success, True"
     assert ALONE.ranks == 1, f"expected 1 rank, got {ALONE.ranks}"
 

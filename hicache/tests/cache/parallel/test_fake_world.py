@@ -87,9 +87,9 @@ MESHES = {
 def decide_everything(agreement: Agreement, rank: int) -> None:
     """Each verb of an agreement, with numbers that differ from rank to rank: no, few and many."""
     agreement.least({"b": rank, "a": -rank}, "capacities")
-    agreement.acknowledged(3, [rank] * 200)
+    agreement.acknowledged(3, [rank] * 200, rank, 100)
     agreement.acknowledged(3, [])
-    agreement.is_over(is_over=rank % 2 == 0)
+    agreement.ended_waits(agreement.votes([rank % 2 == 0]), "")
     agreement.completed({"swa": rank, "kv": 3})
     agreement.together(lambda: rank, lambda _: None, "open")
     agreement.every("clear", did=True)
@@ -144,8 +144,10 @@ def test_every_rank_of_a_large_world_sends_as_many_numbers_in_as_many_collective
     shapes = [[(len(one.ranks), one.operation, one.shape, one.dtype) for one in world.sent] for world in worlds]
     for rank, sent in enumerate(shapes):
         assert sent == shapes[0], f"RANK-2: rank {rank} sends {sent}, rank 0 sends {shapes[0]}"
-    sizes = {one[2:] for sent in shapes for one in sent}
-    assert sizes <= {((BLOCK,), torch.int64)}, f"expected tensors of {BLOCK} int64 alone, got {sizes}"
+    of_axes = len({one.ranks for one in worlds[0].sent})
+    longer = [call for call in shapes[0] if call[2] != (BLOCK,)]
+    assert {call[3] for call in shapes[0]} <= {torch.int64}, f"expected int64 alone, got {shapes[0]}"
+    assert len(longer) == of_axes, f"expected one more of the longer call on each of {of_axes} axes, got {longer}"
 
 
 def test_no_rank_of_a_large_world_waits_for_ever(worlds: list[FakeWorld]) -> None:

@@ -65,17 +65,19 @@ def hash_of(key: str) -> str:
 
 
 def test_a_query_names_what_each_pool_needs() -> None:
-    job = requests().query(HASHES[:2], (2,), ROOT)
+    job = requests().query(HASHES[:2], ROOT)
     (query,) = job.parts
     assert job.kind is StorageKind.QUERY, f"a job that queries, got {job.kind}"
     assert isinstance(query, PrefixQuery), f"a query is its only part, got {query}"
     assert [hash_of(key) for key in query.keys] == HASHES[:2], "KV by the hash of each page"
-    needs = [(pool.keys[0].partition(".")[0], pool.policy, pool.trailing_pages) for pool in query.pools]
+    pools = [*query.pools, *query.tails]
+    needs = [(pool.keys[0].partition(".")[0], pool.policy, pool.trailing_pages) for pool in pools]
     assert needs == [
         ("indexer", HitPolicy.ALL_PAGES, 0),
         ("swa", HitPolicy.TRAILING_PAGES, 3),
         ("mamba", HitPolicy.TRAILING_PAGES, 1),
     ], f"STORE-2: all pages of the indexer, the last window (7 tokens, pages of 3) and one state, got {needs}"
+    assert (len(query.tails), job.bits) == (2, 2), f"two pools are needed at the end alone, got {query.tails}"
 
 
 def test_a_fetch_reads_kv_first_and_tails_last() -> None:
@@ -146,7 +148,7 @@ def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
     for passes_prefix, expected in ((False, []), (True, [digest.hex()])):
         made = requests(passes_prefix=passes_prefix)
         hashes = HASHES[:1]
-        jobs = [made.query(hashes, (1,), node), made.read(hashes, pages, {}, node), made.write(hashes, pages, node)]
+        jobs = [made.query(hashes, node), made.read(hashes, pages, {}, node), made.write(hashes, pages, node)]
         for job in jobs:
             told = [hash_of(key) for key in job.prefix_keys]
             assert told == expected, f"CONF-3, FETCH-9: {job.kind.value} names the KV objects before, got {told}"
@@ -154,14 +156,8 @@ def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
 
 def test_each_job_has_a_number_of_its_own() -> None:
     made, pages = requests(), {FULL: np.arange(1), SWA: np.arange(1), MAMBA: np.arange(1)}
-    jobs = [made.query(HASHES[:1], (1,), ROOT), made.write(HASHES[:1], pages, ROOT), made.query(HASHES[:1], (1,), ROOT)]
+    jobs = [made.query(HASHES[:1], ROOT), made.write(HASHES[:1], pages, ROOT), made.query(HASHES[:1], ROOT)]
     assert [job.number for job in jobs] == [1, 2, 3], "reads and writes are numbered together, in order"
-
-
-def test_a_query_asks_for_each_length() -> None:
-    job = requests().query(HASHES, (1, 2), ROOT)
-    asked = [[hash_of(key) for key in part.keys] for part in job.parts]
-    assert asked == [HASHES[:1], HASHES[:2]], f"FETCH-10: expected a part for one page and one for two, got {asked}"
 
 
 # StorageWorker.
@@ -260,7 +256,7 @@ def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.Lo
         assert answer(worker, StorageKind.PREFETCH, batch) == 0, "FLOW-4: a call that raises brings nothing"
         assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "one answer for two keys counts as none"
     assert len(caplog.records) == 1, f"only the first error is logged, got {caplog.messages}"
-    query = PrefixQuery(KEYS, ())
+    query = PrefixQuery(KEYS, (), ())
     assert answer(worker, StorageKind.QUERY, query) == 0, "STORE-12: 99 of 2 pages is invalid"
     assert worker.errors == 3, f"STORE-12: three calls raised or gave no answer, counted are {worker.errors}"
 
@@ -324,8 +320,14 @@ def stop_policy(policy: StopPolicy, clock: VirtualClock) -> PrefetchStopPolicy:
 def test_best_effort_waits_not_at_all_and_wait_complete_to_the_end() -> None:
     clock = VirtualClock()
     clock.advance(1e6)
-    assert stop_policy(StopPolicy.BEST_EFFORT, clock).is_over(1e9), "FETCH-3: it does not wait"
-    assert not stop_policy(StopPolicy.WAIT_COMPLETE, clock).is_over(0.0), "FETCH-3: it waits, however late it is"
+    found = {
+        policy: (made.may_cut, made.has_deadlines) for policy in StopPolicy for made in [stop_policy(policy, clock)]
+    }
+    assert found == {
+        StopPolicy.BEST_EFFORT: (True, False),
+        StopPolicy.WAIT_COMPLETE: (False, False),
+        StopPolicy.TIMEOUT: (True, True),
+    }, f"FETCH-3: whether it may end early, and by the clock: got {found}"
 
 
 def test_a_timeout_grows_with_the_pages_and_stops_at_the_cap() -> None:
@@ -335,6 +337,6 @@ def test_a_timeout_grows_with_the_pages_and_stops_at_the_cap() -> None:
     assert timed.deadline_s(2) == 5.0 + 1.0 + 2 * 3.0, "FETCH-3: base + pages * per page (3 tokens at 1 s each)"
     assert timed.deadline_s(1_000_000) == 5.0 + 10.0, "FLOW-11: the cap"
     clock.advance(6.9)
-    assert not timed.is_over(12.0), "before the deadline"
+    assert timed.agreed([12.0, 11.0], "") == [1, 0], "before the one deadline, and after the other"
     clock.advance(0.1)
-    assert timed.is_over(12.0), "at the deadline"
+    assert timed.agreed([12.0], "") == [0], "at the deadline"

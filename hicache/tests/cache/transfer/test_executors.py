@@ -244,7 +244,7 @@ def worker_of(backend: ScriptedStorage) -> StorageWorker:
 
 def query_of(number: int) -> StorageJob:
     """A job that asks about a prefix of two pages."""
-    query = PrefixQuery((f"kv/{number}/0/0", f"kv/{number}/0/1"), ())
+    query = PrefixQuery((f"kv/{number}/0/0", f"kv/{number}/0/1"), (), ())
     return StorageJob(number, StorageKind.QUERY, (query,), ())
 
 

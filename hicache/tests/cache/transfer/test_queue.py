@@ -157,13 +157,14 @@ def test_queues_complete_by_one_agreement(
     executor.report(first.number, 4, has_ended=True)
     told: list[tuple[int, list[int]]] = []
 
-    def acknowledge(started: int, outcomes: Sequence[int]) -> Sequence[int]:
+    def acknowledge(started: int, outcomes: Sequence[int], bits: int, count: int) -> tuple[Sequence[int], int]:
         told.append((started, list(outcomes)))
-        return [1, 4, 0, -1, 1, 2, 0, 0]
+        assert (bits, count) == (0, 0), f"no job is a query, got {count} bits"
+        return [1, 4, 0, -1, 1, 2, 0, 0], 0
 
-    is_late = complete_together([queue, other], acknowledge)
+    votes = complete_together([queue, other], acknowledge, [1])
     assert told == [(3, [1, 4, 0, -1, 0, -1, -1, 1])], f"RANK-1: the jobs and outcomes of both queues, got {told}"
-    assert is_late, "FLOW-13: it is on time on this rank, and late on another one"
+    assert votes == [0], f"FLOW-13: the least vote of all ranks, got {votes}"
     assert queue.take(first) == (4,), "the first numbers are those of the first queue"
     assert queue.take(second) is None, "the second job has not ended"
     assert other.take(third) == (2, 0), "the last numbers are those of the other queue"

@@ -18,9 +18,11 @@ from hicache.types import TransferKind
 
 
 class _OwnEvents(Agreement):
-    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        super().acknowledged(started, outcomes)
-        return outcomes
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
+        super().acknowledged(started, outcomes, bits, count, waiting)
+        return outcomes, bits
 
 
 class OwnEvents(OtherAgreement, ModelledReference):

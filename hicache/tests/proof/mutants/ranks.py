@@ -52,11 +52,13 @@ class BreaksEarly(ReferenceAdapter):
 
 
 class _OnlyWhenEnded(Agreement):
-    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
         # The last number says whether storage answers in time.
         if all(outcome <= 0 for outcome in outcomes[:-1]):
-            return outcomes
-        return super().acknowledged(started, outcomes)
+            return outcomes, bits
+        return super().acknowledged(started, outcomes, bits, count, waiting)
 
 
 class SkipsIdleSteps(OtherAgreement):
@@ -66,8 +68,11 @@ class SkipsIdleSteps(OtherAgreement):
 
 
 class _OwnPatience(Agreement):
-    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        return [*super().acknowledged(started, outcomes)[:-1], outcomes[-1]]
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
+        agreed, common = super().acknowledged(started, outcomes, bits, count, waiting)
+        return [*agreed[:-1], outcomes[-1]], common
 
 
 class AbandonsAlone(OtherAgreement):
@@ -81,8 +86,10 @@ class _EachStage(Agreement):
         super().__init__(groups)
         self._of_stage = Agreement({axis: group for axis, group in groups.items() if axis != "pp"})
 
-    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        return self._of_stage.acknowledged(started, outcomes)
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
+        return self._of_stage.acknowledged(started, outcomes, bits, count, waiting)
 
 
 class _TensorParallelAlone(Agreement):
@@ -125,8 +132,8 @@ class _NothingMissing(Agreement):
 
 
 class _OwnClock(Agreement):
-    def is_over(self, *, is_over: bool) -> bool:
-        return is_over
+    def ended_waits(self, votes: Sequence[int], waiting: str) -> list[int]:
+        return list(votes)
 
 
 class PoolByPool(OtherAgreement):
