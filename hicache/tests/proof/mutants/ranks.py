@@ -131,6 +131,14 @@ class _NothingMissing(Agreement):
         return super().completed({pool: came[pool] for pool in pages})
 
 
+class _LeastOfTheLongest(Agreement):
+    def acknowledged(
+        self, started: int, outcomes: Sequence[int], bits: int = 0, count: int = 0, waiting: str = ""
+    ) -> tuple[Sequence[int], int]:
+        (*agreed, longest), _ = super().acknowledged(started, [*outcomes, bits.bit_length()], 0, 0, waiting)
+        return agreed, (1 << longest) >> 1
+
+
 class _OwnClock(Agreement):
     def ended_waits(self, votes: Sequence[int], waiting: str) -> list[int]:
         return list(votes)
@@ -154,6 +162,12 @@ class NothingMissing(OtherAgreement):
     """Looks up what has come of each pool, and raises KeyError where nothing has."""
 
     agreement_type = _NothingMissing
+
+
+class LeastOfTheLongest(OtherAgreement):
+    """Prefetches the least of the longest prefixes that the ranks have."""
+
+    agreement_type = _LeastOfTheLongest
 
 
 class OwnClock(OtherAgreement):

@@ -11,6 +11,7 @@ from hicache.tests.proof.mutants.ranks import (
     BreaksEarly,
     EveryRankWrites,
     LayersOfTheModel,
+    LeastOfTheLongest,
     NoDevice,
     NothingMissing,
     OwnCapacities,
@@ -165,6 +166,14 @@ ROWS = (
         adapter=OwnFingerprint,
         test="test_opening.py::test_ranks_with_different_configurations_are_all_refused[gloo-tp2]",
         told=r"RANK-1: another_fingerprint on one rank: expected a ConfigurationError",
+    ),
+    Row(
+        slug="least-of-the-longest-prefixes",
+        source="ours",
+        clauses=("FETCH-7",),
+        adapter=LeastOfTheLongest,
+        test="test_prefetch.py::test_all_ranks_prefetch_the_longest_prefix_that_none_lacks[gloo-tp2]",
+        told=r"FETCH-7: of states \(rank, page\) .* were lost: expected 1 pages on every rank, by rank came \[0, 0\]",
     ),
     Row(
         slug="timeout-by-its-own-clock",
