@@ -120,7 +120,7 @@ def test_any_order_of_verbs(search: Search, components: tuple[str, ...], sidecar
 
 @clause(
     *("KEY-1", "KEY-2", "POOL-2", "POOL-3", "POOL-4", "MATCH-1", "MATCH-11", "INS-1", "LOCK-5"),
-    *("EVICT-1", "EVICT-9", "REQ-3"),
+    *("EVICT-1", "EVICT-9", "REQ-3", "REUSE-7"),
 )
 @FROM_OUTSIDE
 def test_any_order_of_verbs_from_outside(search: Search, components: tuple[str, ...]) -> None:
@@ -128,7 +128,9 @@ def test_any_order_of_verbs_from_outside(search: Search, components: tuple[str, 
     _from_outside(search, BlackBoxVerbs, components)
 
 
-@clause("POOL-2", "MATCH-1", "REQ-1", "REQ-2", "REQ-4", "REQ-5", needs=(Capability.REQUESTS,), verbs=False)
+@clause(
+    *("POOL-2", "MATCH-1", "REQ-1", "REQ-2", "REQ-4", "REQ-5", "REUSE-7"), needs=(Capability.REQUESTS,), verbs=False
+)
 @FROM_OUTSIDE
 def test_any_mix_of_requests_from_outside(search: Search, components: tuple[str, ...]) -> None:
     """In any order of requests the answers give no slot of another request, and no prefix that was never computed."""

@@ -14,12 +14,13 @@ from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.block_view import BlockView
 from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.kept import Kept
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
 from hicache.testing.driving.tree_view import TreeView
 from hicache.testing.driving.view import View
-from hicache.testing.geometry import geometry_of
+from hicache.testing.geometry import Publish, geometry_of
 from hicache.testing.laws.slots import require_pages
 from hicache.testing.processes import end_if_forked
 from hicache.testing.snapshot import BlockSnapshot, Snapshot, TransferView
@@ -77,6 +78,7 @@ class Driver:
         self.adapter = adapter
         self.ledger = Ledger(self.config)
         self.contents = Contents(adapter, self.config)
+        self.kept = Kept(adapter, self.config)
         self.geometry = geometry_of(self.config)
         self.view = self._view_of(adapter)
 
@@ -159,6 +161,7 @@ class Driver:
 
     def allocate(self, tokens: int) -> Slots | None:
         """Allocate slots of whole pages, which the caller then holds; None when short."""
+        self._takes({Component.FULL: tokens, Component.SWA: tokens})
         slots = self.adapter.allocate(tokens)
         if slots is not None:
             if len(slots) != tokens:
@@ -170,28 +173,35 @@ class Driver:
 
     def free(self, slots: Slots) -> None:
         """Free slots and their SWA partners."""
+        windows = self._partners_of(slots)
         self.adapter.free(slots)
         self.ledger.give(slots)
+        self.kept.gives({Component.FULL: len(slots), Component.SWA: windows})
         self.verb_done()
 
     def release_window(self, slots: Slots) -> None:
         """Free the SWA partners of slots that the caller holds."""
+        windows = self._partners_of(slots)
         self.adapter.release_window(slots)
         self.ledger.drop_partners(slots)
+        self.kept.gives({Component.SWA: windows})
         self.verb_done()
 
     def allocate_state(self) -> int | None:
         """Allocate a state slot, which the caller then holds; None when short."""
+        self._takes({Component.MAMBA: 1})
         return self._took_state(self.adapter.allocate_state())
 
     def fork_state(self, handle: Handle) -> int | None:
         """Copy a node's state to a new slot, which the caller then holds; None when short."""
+        self._takes({Component.MAMBA: 1})
         return self._took_state(self.adapter.fork_state(handle))
 
     def free_state(self, slot: int) -> None:
         """Free a state slot."""
         self.adapter.free_state(slot)
         self.ledger.give_state(slot)
+        self.kept.gives({Component.MAMBA: 1})
         self.verb_done()
 
     # Model runner.
@@ -215,6 +225,7 @@ class Driver:
             raise violation("MATCH-1", "match", f"at most {self.aligned(key)} slots above 0", indices.tolist())
         self._require_host_hits(key, found)
         self.contents.verify(key, indices)
+        self._require_kept("match", key, len(indices), self.elements(key))
         self.verb_done()
         return found
 
@@ -245,6 +256,7 @@ class Driver:
         if result.state_adopted:
             self._gave_state(state)
         self._require_lengths(key, result)
+        self.kept.inserted(key, result.accepted_length)
         self.verb_done()
         return result
 
@@ -312,6 +324,7 @@ class Driver:
             raise violation("EVICT-1", place, f"freed counts equal to the growth of the pools, {gained}", result)
         if after and not result.refused and result.freed[component] < tokens and after[component].evictable:
             raise violation("EVICT-1", place, f"more freed, as {after[component].evictable} are evictable", result)
+        self.kept.evicted(result.freed)
         self.verb_done()
         return result
 
@@ -322,6 +335,7 @@ class Driver:
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.adapter.reset()
         self.forget()
+        self.kept.emptied({name: len(slots) for name, slots in self.ledger.held().items()})
         self.view.require_nothing_cached()
         self.verb_done()
 
@@ -333,6 +347,8 @@ class Driver:
         expected = self.cached_length_of(key) if self.has_snapshot else cached
         if cached % self.config.page_size or cached != expected:
             raise violation("MATCH-1", f"lookup of {self.elements(key)} elements", f"{expected} of them cached", cached)
+        if self.config.host is None:
+            self._require_kept("lookup", key, cached, self.elements(key))
         self.verb_done()
         return cached
 
@@ -344,10 +360,12 @@ class Driver:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
         self.overwrite_free_slots()
         hit = self.view.expected_admission(key, is_alone=not self.running)
+        self.kept.look()
         admission = self.adapter.admit(key)
         if admission is not None:
             if hit is not None:
                 self._require_hit(key, hit, admission)
+            self._require_admitted(key, admission)
             self._start(key, admission)
         self.verb_done()
         return admission
@@ -405,7 +423,9 @@ class Driver:
         running = self._ready(request)
         self.view.compute(running, len(running.key.tokens))
         added = np.array(list(tokens), dtype=np.int32)
+        self.kept.look()
         table = self.adapter.extend(request, added)
+        self.kept.grows(0 if table is None else len(table) - len(running.table))
         if table is not None:
             running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
             self._renew_table(running, table)
@@ -417,8 +437,11 @@ class Driver:
         """Compute and cache a chunk, and check the bytes of the table, which may have other slots then."""
         running = self._ready(request)
         self.view.compute(running, computed_tokens)
+        self._takes({Component.MAMBA: 1})
         self._renew_table(running, self.adapter.checkpoint(request, computed_tokens))
         self.view.verify(running)
+        if self.geometry.publish is not Publish.REQUEST:
+            self._cached(running)
         self.verb_done()
         return running.table
 
@@ -427,6 +450,7 @@ class Driver:
         running = self._ready(request)
         self.view.compute(running, len(running.key.tokens))
         self.adapter.finish(request)
+        self._cached(running)
         self._end(running)
 
     def abort(self, request: Handle) -> None:
@@ -473,6 +497,7 @@ class Driver:
     def load_back(self, key: Key, found: MatchResult, *, quota: int | None = None) -> LoadBack | None:
         """Load to the device what a match of the key found on the host; None when the load is refused."""
         self.overwrite_free_slots()
+        self._takes({Component.FULL: found.host_hit_length, **found.component_host_hit_lengths})
         known = len(self._loads_in_flight())
         load = self.adapter.load_back(found.best_match, quota=quota)
         if load is not None:
@@ -550,6 +575,7 @@ class Driver:
     def fail(self, ticket: Handle, parts_done: int) -> None:
         """End a pending transfer after its first parts; the other parts fail."""
         self.failures += 1
+        self.kept.lost()
         self._move("fail", lambda: self.adapter.fail(ticket, parts_done))
         self._require_end("fail", ticket)
         self.verb_done()
@@ -845,6 +871,34 @@ class Driver:
             raise violation("FLOW-12", f"{verb}, which did nothing", f"marks {before.marks}", after.marks)
         self.verb_done()
         return is_done
+
+    # Checks of what must still be cached.
+
+    def _takes(self, slots: Mapping[str, int]) -> None:
+        """A verb is about to take so many slots of each component."""
+        self.kept.look()
+        self.kept.takes(slots)
+
+    def _partners_of(self, slots: Slots) -> int:
+        """How many of these slots have a partner."""
+        return int(np.count_nonzero(self.adapter.partners(slots))) if self._has_window and len(slots) else 0
+
+    def _cached(self, running: RunningRequest) -> None:
+        """A request has cached what it computed. With MAMBA the end of it may have no state."""
+        computed = running.computed()
+        self.kept.inserted(computed, 0 if self._has_states else aligned_count(computed, self.config))
+
+    def _require_kept(self, verb: str, key: Key, found: int, limit: int) -> None:
+        if not self.may_miss:
+            self.kept.require(f"{verb} of {self.elements(key)} elements", key, found, limit)
+
+    def _require_admitted(self, key: Key, admission: Admission) -> None:
+        if admission.loading:
+            # What it loads needs room too.
+            self.kept.lost()
+        elif self.kept.grows(len(admission.table) - admission.cached_tokens):
+            limit = max(0, self.elements(key) - self.geometry.recomputed_tokens)
+            self._require_kept("admission", key, admission.cached_tokens, limit)
 
     def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
         # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.

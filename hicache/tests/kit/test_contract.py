@@ -27,7 +27,7 @@ CLAUSES_BY_SECTION = {
     "RANK": 8,
     "CONF": 7,
     "REQ": 7,
-    "REUSE": 3,
+    "REUSE": 7,
     "STATE": 2,
     "FLOW": 13,
     "EVENT": 3,
