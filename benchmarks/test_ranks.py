@@ -360,7 +360,7 @@ def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
 
 def _decisions(cache: MeshCache, requests: list[TraceRequest], settings: ReplaySettings) -> list[Decisions]:
     def replay(rank: int) -> Decisions:
-        tally = ReplayTally((Tier.DEVICE, Tier.HOST))
+        tally = ReplayTally((Tier.DEVICE, Tier.HOST), settings.page_size)
         epoch = Epoch(cache.caches[rank], cache.configs[rank], settings, tally, Stopwatch())
         made = [sum(cache.made(rank).values())]
         for request in requests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -38,6 +38,22 @@ def survey(requests: Iterable[TraceRequest], page_size: int) -> Survey:
         for prefix, pages in page_runs(request, page_size, begun=True):
             pages_of[prefix] = max(pages, pages_of.get(prefix, 0))
     return Survey(requests=count, input_tokens=input_tokens, footprint_tokens=sum(pages_of.values()) * page_size)
+
+
+class Seen:
+    """The prompts that were served: what a cache would hold that never loses a page."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._pages: dict[int, int] = {}
+
+    def add(self, request: TraceRequest) -> int:
+        """How many tokens of a prompt an earlier one began with, in whole pages. From now on it is an earlier one."""
+        runs = page_runs(request, self._page_size, begun=False)
+        tokens = _leading_hits(self._pages, runs) * self._page_size
+        for prefix, pages in runs:
+            self._pages[prefix] = max(pages, self._pages.get(prefix, 0))
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,7 @@ def lru_hit_tokens(requests: Iterable[TraceRequest], page_size: int, capacity_to
     return hit_pages * page_size
 
 
-def _leading_hits(held: OrderedDict[int, int], runs: list[tuple[int, int]]) -> int:
+def _leading_hits(held: Mapping[int, int], runs: list[tuple[int, int]]) -> int:
     """The number of pages present before the first missing one."""
     hits = 0
     for prefix, pages in runs:

@@ -16,11 +16,12 @@ from hicache.testing.replay.limits import Survey, lru_hit_tokens
 from hicache.testing.replay.tally import TallyPart, Window, share
 from hicache.testing.traces import Trace
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Incremented when a field of `replay.json` is added, removed or changes its meaning.
 
 1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
 3: `storage`; a third tier in `hit_tokens` and `hit_rates`. 4: `hit_lengths`.
+5: `refused_tokens`, `lost_tokens`, also of a window.
 """
 
 ALIKE = ("trace", "footprint_tokens", "capacity_tokens", "running")
@@ -74,7 +75,9 @@ class ReplayOutcome:
 
     `capacity_tokens`: of the device, by component. `hit_tokens`, `hit_rates`: by tier; tokens that are loaded back for
     a request are hits of the host, or of storage if they were prefetched for this request. `hit_lengths`: the hits of
-    each request by tier, in the order of the trace, to compare caches. `too_large`: requests that were skipped because
+    each request by tier, in the order of the trace, to compare caches. `refused_tokens`: as in MatchResult, over all
+    requests; None for a cache without MISSES. `lost_tokens`: of the rest, what an earlier request computed; without
+    MISSES what was refused too. `too_large`: requests that were skipped because
     they do not fit an empty cache. `skipped_lines`: malformed lines. `optimal_hit_rate`: Belady's optimum for the
     capacity of device and host together.
     `lru_hit_rate`: a block-level LRU of that capacity, which shares no code with the cache; `device_lru_hit_rate`: one
@@ -98,6 +101,8 @@ class ReplayOutcome:
     hit_rate: float
     hit_rates: Mapping[str, float]
     hit_lengths: Mapping[str, Sequence[int]]
+    refused_tokens: Mapping[str, int] | None
+    lost_tokens: int
     lru_hit_rate: float
     device_lru_hit_rate: float
     optimal_hit_rate: float
@@ -111,6 +116,12 @@ class ReplayOutcome:
     timeline: tuple[Window, ...]
     host: HostOutcome | None
     storage: StorageOutcome | None
+
+    @property
+    def unseen_tokens(self) -> int:
+        """Prompt tokens that no earlier request computed."""
+        refused = sum((self.refused_tokens or {}).values())
+        return self.input_tokens - sum(self.hit_tokens.values()) - refused - self.lost_tokens
 
 
 def storage_outcome(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome
+from hicache.testing.replay.tally import share
 from hicache.testing.report.pages import data_address, templates
 from hicache.types import Component
 
@@ -59,6 +60,7 @@ def _hits(outcome: ReplayOutcome) -> Iterator[Figure]:
     for tier, tokens in outcome.hit_tokens.items():
         yield Figure(f"hits on {tier}", f"{tokens:,} tokens, {outcome.hit_rates[tier]:.2%}", meaning[tier])
     yield Figure("hit rate", f"{outcome.hit_rate:.2%}", "All tiers together.")
+    yield from _misses(outcome)
     above = "" if outcome.storage is None else " on device and host"
     device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} on the device alone"
     yield Figure(
@@ -75,6 +77,17 @@ def _hits(outcome: ReplayOutcome) -> Iterator[Figure]:
         f"{outcome.optimal_hit_rate:.2%}{above}",
         "A cache of the same capacity that knows the future and evicts what is needed last (Belady).",
     )
+
+
+def _misses(outcome: ReplayOutcome) -> Iterator[Figure]:
+    """What became of the tokens that were not hit. With the hits they are all of the input."""
+    cut = "Prompt tokens that FULL has, and that cannot be used for want of this component."
+    parts = [(f"refused by {name}", tokens, cut) for name, tokens in (outcome.refused_tokens or {}).items()]
+    lost = "evicted before reuse" if outcome.refused_tokens is not None else "evicted before reuse, or refused"
+    parts.append((lost, outcome.lost_tokens, "Prompt tokens that an earlier request computed, and that are gone."))
+    parts.append(("never seen", outcome.unseen_tokens, "Prompt tokens that no earlier request computed."))
+    for name, tokens, meaning in parts:
+        yield Figure(name, f"{tokens:,} tokens, {share(tokens, outcome.input_tokens):.2%}", meaning)
 
 
 def _beside_lru(outcome: ReplayOutcome) -> Iterator[str]:

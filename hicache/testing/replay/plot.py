@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,6 +21,7 @@ _LABEL = {
     Tier.HOST.value: "and on the host",
     Tier.STORAGE.value: "and in storage",
 }
+_REFUSED, _LOST = ("#f4a6a6", "#e8c1e0"), "#e6e6e6"
 _LIMIT, _SECOND = "#2a7f3f", "#6b6b6b"
 _MS_PER_MINUTE = 60_000
 _MILLION = 1e6
@@ -56,6 +57,11 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
         totals = zip(accumulate(hits), so_far, strict=True)
         axes.plot(minutes, _percent(totals), color=_STRONG[tier], label=f"{_LABEL[tier]} {rate:.2%}")
         below = top
+    for name, color, tokens in _misses(outcome):
+        top = below + np.array(_percent(zip(tokens, inputs, strict=True)))
+        share = sum(tokens) / max(1, outcome.input_tokens)
+        axes.fill_between(minutes, below, top, color=color, linewidth=0, label=f"{name} {share:.2%}")
+        below = top
     best, lru, above = outcome.optimal_hit_rate, outcome.lru_hit_rate, " above storage" if outcome.storage else ""
     axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum{above} {best:.2%}")
     axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks{above} {lru:.2%}")
@@ -69,6 +75,13 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
         frameon=False,
         fontsize="small",
     )
+
+
+def _misses(outcome: ReplayOutcome) -> Iterator[tuple[str, str, list[int]]]:
+    """What was refused, by component, and what was evicted before reuse: name, color, and tokens by window."""
+    for name, color in zip(outcome.refused_tokens or {}, _REFUSED, strict=False):
+        yield f"refused by {name}", color, [window.refused_tokens.get(name, 0) for window in outcome.timeline]
+    yield "evicted before reuse", _LOST, [window.lost_tokens for window in outcome.timeline]
 
 
 def _draw_storage(axes: Axes, outcome: ReplayOutcome) -> None:

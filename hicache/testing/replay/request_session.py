@@ -46,7 +46,7 @@ class RequestSession:
             self._finish_oldest()
         admission = self._admit(key)
         if admission is None:
-            return Served({}, None, fits=False)
+            return Served({}, None, refused_tokens=None, fits=False)
         running = self._started(key, admission)
         self.running.append(running)
         if checked:
@@ -57,7 +57,7 @@ class RequestSession:
         running.tables = self._adapter.tables(running.request)
         if checked:
             self.contents.verify(running)
-        return Served({Tier.DEVICE.value: admission.cached_tokens}, None, fits=True)
+        return Served({Tier.DEVICE.value: admission.cached_tokens}, None, refused_tokens=None, fits=True)
 
     def finish_all(self) -> None:
         """Finish every running request."""

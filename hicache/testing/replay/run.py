@@ -44,16 +44,14 @@ def replay(
 ) -> ReplayOutcome:
     """Run a trace on a new cache. A violated law ends the replay, and its message is the outcome's `broken`.
 
-    Streams the file five times, once more with a host tier, four times more with storage. Memory is that of the cache,
-    and some bytes for each block. Raises TraceError for a malformed line or an empty trace, and ConfigurationError for
-    settings that cannot be served.
+    Streams the file five times, once more with a host tier, four times more with storage, and keeps some bytes for each
+    block. Raises TraceError for a malformed line or an empty trace, ConfigurationError for what cannot be served.
     """
     begin, totals = perf_counter(), survey(trace, settings.page_size)
     if not totals.requests:
         raise TraceError(f"{trace.path}: contains no request")
     with TemporaryDirectory(prefix="hicache-replay-") as directory:
-        config = with_geometry(cache_config(settings, totals, Path(directory)), adapter)
-        _require_served(config, adapter)
+        config = _served(with_geometry(cache_config(settings, totals, Path(directory)), adapter), adapter)
         with closing(ReplayEpochs(adapter, config, settings)) as epochs:
             found = _violated(lambda: _drive(epochs, trace, totals.requests, settings.storage, progress))
             host = _host_outcome(epochs, config)  # before the transfers of the last check
@@ -75,6 +73,8 @@ def replay(
         hit_rate=share(sum(tally.hit_tokens.values()), tally.input_tokens),
         hit_rates={tier: share(tokens, tally.input_tokens) for tier, tokens in tally.hit_tokens.items()},
         hit_lengths=tally.hit_lengths,
+        refused_tokens=dict(tally.refused_tokens) if Capability.MISSES in adapter.capabilities else None,
+        lost_tokens=tally.lost_tokens,
         lru_hit_rate=share(reached.lru_tokens, totals.input_tokens),
         device_lru_hit_rate=share(reached.device_lru_tokens, totals.input_tokens),
         optimal_hit_rate=share(reached.optimal_tokens, totals.input_tokens),
@@ -118,8 +118,8 @@ def _violated(call: Callable[[], None]) -> InvariantError | None:
     return None
 
 
-def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
-    """Raise ConfigurationError for a device or capability that this machine or the adapter lacks."""
+def _served(config: CacheConfig, adapter: type[CacheAdapter]) -> CacheConfig:
+    """The configuration. Raises ConfigurationError for what this machine or the adapter lacks."""
     if reason := missing_device(config.device):
         raise ConfigurationError(reason)
     needs = [] if can_replay(adapter.profile, adapter.capabilities) else [Capability.VERBS]
@@ -129,6 +129,7 @@ def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
     for need in needs:
         if need not in adapter.capabilities:
             raise ConfigurationError(f"{config.name}: {adapter.__qualname__} does not declare {need.name}")
+    return config
 
 
 def _host_outcome(epochs: ReplayEpochs, config: CacheConfig) -> HostOutcome | None:
@@ -174,7 +175,7 @@ class ReplayEpochs:
         self._config = config
         self._settings = settings
         tiers = (Tier.DEVICE, *((Tier.HOST,) if config.host else ()), *((Tier.STORAGE,) if config.storage else ()))
-        self.tally = ReplayTally(tiers)
+        self.tally = ReplayTally(tiers, config.page_size)
         self.stopwatch = Stopwatch()
         self.parts: list[TallyPart] = []
         self._counted: Counter[str] = Counter()

@@ -31,12 +31,13 @@ _MAX_STEPS = 1000
 class Served:
     """The hits of a prompt, in tokens by tier, and how many tokens the tree gained on the device, or None if unknown.
 
-    Loaded tokens that were prefetched for this prompt are hits of storage. `fits`: the prompt was served; otherwise it
-    has no hits.
+    Loaded tokens that were prefetched for this prompt are hits of storage. `refused_tokens`: as in MatchResult; None
+    for a cache without MISSES. `fits`: the prompt was served; otherwise it has no hits.
     """
 
     hit_tokens: Mapping[str, int]
     gained_tokens: int | None
+    refused_tokens: Mapping[str, int] | None
     fits: bool
 
 
@@ -86,12 +87,13 @@ class Session:
         gained = found.host_hit_length if loaded else 0
         if not scheduler.grow(request, len(key.tokens)):
             scheduler.release(request)
-            return Served({}, gained, fits=False)
+            return Served({}, gained, refused_tokens=None, fits=False)
         gained += self._compute(request, found.branching_seqlen, checked=checked)
         scheduler.computed.append(request)
         from_storage = min(prefetched, loaded)
         hits = {Tier.DEVICE: on_device, Tier.HOST: loaded - from_storage, Tier.STORAGE: from_storage}
-        return Served({tier.value: tokens for tier, tokens in hits.items()}, gained, fits=True)
+        refused = found.tokens_refused if Capability.MISSES in self._adapter.capabilities else None
+        return Served({tier.value: tokens for tier, tokens in hits.items()}, gained, refused, fits=True)
 
     def finish_all(self) -> None:
         """Finish every running request, and wait for every transfer."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hicache.testing.replay.limits import Seen
 from hicache.testing.replay.session import Served
 from hicache.testing.traces import TraceRequest
 from hicache.types import Tier
@@ -15,18 +17,23 @@ _MAX_WINDOWS = 80
 class ReplayTally:
     """Totals in tokens, hits by tier.
 
-    `hit_lengths`: by tier, the hits of each request. `evicted_tokens`: the tokens that the tree gained on the device
-    and no longer has there; None when the tree's size or what it gained is unknown.
+    `hit_lengths`: by tier, the hits of each request. `refused_tokens`: by component; empty for a cache that does not
+    say it. `lost_tokens`: what an earlier request computed, and was neither hit nor refused. `evicted_tokens`: the
+    tokens that the tree gained on the device and no longer has there; None when the tree's size or what it gained is
+    unknown.
     """
 
-    def __init__(self, tiers: Sequence[Tier]) -> None:
+    def __init__(self, tiers: Sequence[Tier], page_size: int) -> None:
         self.requests = 0
         self.too_large = 0
         self.input_tokens = 0
         self.hit_lengths: dict[str, list[int]] = {tier.value: [] for tier in tiers}
+        self.refused_tokens: Counter[str] = Counter()
+        self.lost_tokens = 0
         self.evicted_tokens: int | None = None
         self.timeline = Timeline()
         self._gained_tokens = 0
+        self._seen = Seen(page_size)
 
     @property
     def hit_tokens(self) -> dict[str, int]:
@@ -46,6 +53,12 @@ class ReplayTally:
         hits = {tier: served.hit_tokens.get(tier, 0) for tier in self.hit_lengths}
         for tier, tokens in hits.items():
             self.hit_lengths[tier].append(tokens)
+        refused = served.refused_tokens or {}
+        # What does not fit is not computed.
+        seen = self._seen.add(request) if served.fits else 0
+        lost = max(0, seen - sum(hits.values()) - sum(refused.values()))
+        self.refused_tokens.update(refused)
+        self.lost_tokens += lost
         held = occupied_tokens.get(Tier.DEVICE)
         self.evicted_tokens = None if held is None or served.gained_tokens is None else self._gained_tokens - held
         window = Window(
@@ -53,6 +66,8 @@ class ReplayTally:
             requests=1,
             input_tokens=request.input_length,
             hit_tokens=hits,
+            refused_tokens=refused,
+            lost_tokens=lost,
             occupied_tokens=occupied_tokens,
             evicted_tokens=self.evicted_tokens,
         )
@@ -63,14 +78,16 @@ class ReplayTally:
 class Window:
     """Sums over consecutive requests, and the state after them, in tokens.
 
-    `hit_tokens`: by tier. `occupied_tokens`: of FULL, by tier, for the tiers with size counters.
-    `evicted_tokens`: from the device so far, or None.
+    `hit_tokens`: by tier. `refused_tokens`, `lost_tokens`: as in ReplayTally. `occupied_tokens`: of FULL, by tier, for
+    the tiers with size counters. `evicted_tokens`: from the device so far, or None.
     """
 
     arrival_ms: int
     requests: int
     input_tokens: int
     hit_tokens: Mapping[str, int]
+    refused_tokens: Mapping[str, int]
+    lost_tokens: int
     occupied_tokens: Mapping[str, int]
     evicted_tokens: int | None
 
@@ -99,6 +116,8 @@ def _joined(earlier: Window, later: Window) -> Window:
         requests=earlier.requests + later.requests,
         input_tokens=earlier.input_tokens + later.input_tokens,
         hit_tokens={tier: tokens + later.hit_tokens[tier] for tier, tokens in earlier.hit_tokens.items()},
+        refused_tokens=dict(Counter(earlier.refused_tokens) + Counter(later.refused_tokens)),
+        lost_tokens=earlier.lost_tokens + later.lost_tokens,
         occupied_tokens=later.occupied_tokens,
         evicted_tokens=later.evicted_tokens,
     )

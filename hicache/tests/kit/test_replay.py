@@ -173,6 +173,12 @@ RETURNING = [whole_blocks(0, 1), whole_blocks(2, 3), whole_blocks(0, 1)]
 """A prompt that the device, with two pages, has evicted when it comes again."""
 
 
+def test_what_a_cache_does_not_say_is_evicted_or_refused(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, RETURNING, one_tier("1024", running=1))
+    found = (outcome.refused_tokens, outcome.lost_tokens, outcome.unseen_tokens)
+    assert found == (None, 2 * 512, 4 * 512), f"two of six pages came before, and are gone: {found}"
+
+
 def test_evicted_pages_are_loaded_back_from_the_host(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, two_tiers("1024"))
     assert hits(outcome) == (0, 2), f"two pages come back: {outcome.hit_tokens}"

@@ -178,13 +178,15 @@ def test_a_stopwatch_counts_each_verb_on_its_own() -> None:
 def test_a_timeline_is_bounded_and_loses_nothing(requests: int) -> None:
     timeline = Timeline()
     for number in range(requests):
-        timeline.add(Window(number, 1, 10, {"device": 3, "host": 0}, {"device": number}, 2 * number))
+        timeline.add(Window(number, 1, 10, {"device": 3, "host": 0}, {"swa": 2}, 1, {"device": number}, 2 * number))
     windows = timeline.windows
     assert len(windows) <= 80, f"{requests} requests made {len(windows)} windows"
     sums = tuple(sum(getattr(window, field) for window in windows) for field in ("requests", "input_tokens"))
     assert sums == (requests, 10 * requests), f"{requests} requests add up to {sums}"
     hits = {tier: sum(window.hit_tokens[tier] for window in windows) for tier in ("device", "host")}
     assert hits == {"device": 3 * requests, "host": 0}, f"{requests} requests with 3 hits each add up to {hits}"
+    lost = sum(window.lost_tokens for window in windows), sum(window.refused_tokens["swa"] for window in windows)
+    assert lost == (requests, 2 * requests), f"{requests} requests that lost 1 token and were refused 2: {lost}"
     sizes = {window.requests for window in windows[:-1]}
     assert len(sizes) <= 1, f"windows of {sorted(sizes)} requests can't be compared"
     last = windows[-1]

@@ -59,6 +59,26 @@ def replayed(
     return replay(Trace(path, skip_bad=False, limit=None), load_adapter(REFERENCE), asked, None)
 
 
+def test_every_token_is_hit_refused_evicted_or_never_seen(path: Path) -> None:
+    unlimited = replayed(path, ("full",), "unlimited")
+    seen = unlimited.hit_tokens["device"]
+    assert (unlimited.lost_tokens, unlimited.refused_tokens) == (0, {}), f"nothing is lost, got {unlimited.lost_tokens}"
+    assert unlimited.unseen_tokens == unlimited.input_tokens - seen, f"got {unlimited.unseen_tokens}"
+    small = replayed(path, ("full", "swa", "mamba"), "20%")
+    refused = small.refused_tokens or {}
+    assert refused.keys() == {"swa", "mamba"}, f"got {refused}"
+    assert refused["mamba"], f"prompts part where no state is: got {refused}"
+    assert small.lost_tokens, f"the device is small, got {small.evicted_tokens} evicted"
+    assert small.unseen_tokens == unlimited.unseen_tokens, f"it is the same trace, got {small.unseen_tokens}"
+    windows = [(*map(one.refused_tokens.get, refused, (0, 0)), one.lost_tokens) for one in small.timeline]
+    sums = tuple(map(sum, zip(*windows, strict=True)))
+    assert sums == (refused["swa"], refused["mamba"], small.lost_tokens), f"the windows have {sums}"
+    shown = {one.name: one.value for one in figures(small)}
+    parts = ("hits on device", "refused by swa", "refused by mamba", "evicted before reuse", "never seen")
+    total = sum(int(shown[name].partition(" ")[0].replace(",", "")) for name in parts)
+    assert total == small.input_tokens, f"expected {small.input_tokens} tokens in all, got {shown}"
+
+
 @pytest.mark.parametrize("capacity", ["unlimited", "40%", "20%"])
 @pytest.mark.parametrize(
     "components", [("full",), ("full", "indexer"), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")]
@@ -137,7 +157,7 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert seen == [(done, total) for done in range(1, total + 1)], f"expected each step, got {seen[:5]}"
     table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
     assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
-    assert table["schema_version"] == 4, f"{name}.json has schema {table['schema_version']}"
+    assert table["schema_version"] == 5, f"{name}.json has schema {table['schema_version']}"
     picture = (tmp_path / "report" / f"{name}.svg").read_text(encoding="utf-8")
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 
