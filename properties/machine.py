@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -131,6 +131,20 @@ class CacheMachine(RuleBasedStateMachine):
         """STATE-1: forget the states that a path lost because an insert kept a deeper one."""
         if "mamba_max_states_per_path" in self.adapter_type.state_options:
             self.model.cap_states(key, self.config.mamba_max_states_per_path, snapshot)
+
+    def reported(self) -> Mapping[str, int] | None:
+        """What the cache reports to its operators; None if it has no metrics, or counts in a way of its own."""
+        has_metrics = Capability.METRICS in self.adapter.capabilities and not self.departs("EVENT-3")
+        return self.adapter.reported_metrics() if has_metrics else None
+
+    def require_counted(self, before: Mapping[str, int] | None, expected: Mapping[str, int]) -> None:
+        """EVENT-3: what was reported of matches before, and what a match adds to it."""
+        if before is None:
+            return
+        after = self.adapter.reported_metrics()
+        counted = {name: after[name] - before[name] for name in expected if name in after}
+        wanted = {name: tokens for name, tokens in expected.items() if name in after}
+        assert counted == wanted, f"EVENT-3: expected that a match adds {wanted}, got {counted}"
 
     def has_known_order(self, component: str) -> bool:
         """Whether the oracle knows the order in which a component is evicted from the device."""

@@ -102,7 +102,13 @@ class RequestVerbs(CacheMachine):
 
     def start(self, key: Key) -> int | None:
         """Admit a request; its number, or None when it does not fit."""
+        before = self.reported()
         known, admission = self.ask(key)
+        if before is not None:
+            after = self.adapter.reported_metrics()
+            hit = sum(after[name] - before[name] for name in ("match_device", "match_host"))
+            served = 0 if admission is None else admission.cached_tokens
+            assert hit == served, f"EVENT-3: a request was served {served} tokens of the cache, and {hit} were counted"
         if admission is None:
             assert self.handles or not self._fits_empty(key), (
                 f"REQ-5: nothing else runs and {len(key.tokens)} tokens fit an empty cache: expected to be admitted"
