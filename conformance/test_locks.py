@@ -1,4 +1,4 @@
-"""LOCK-1 to LOCK-6, LOCK-8: what a lock on the device holds, and what its release undoes."""
+"""LOCK-1 to LOCK-6, LOCK-8, LOCK-10 to LOCK-12: what a lock on the device holds, and what its release undoes."""
 
 from __future__ import annotations
 
@@ -336,6 +336,94 @@ def test_a_window_lock_that_a_tombstone_shortened_stays_short(driver: Scenario) 
     assert not driver.all_locks(), f"LOCK-3: all is released, {driver.all_locks()} is left"
 
 
+# LOCK-10, LOCK-11: locks that release a part early, or leave it out.
+
+
+def locks_of(driver: Scenario, component: str) -> Counter[tuple[int, ...]]:
+    """The locks of one component, by prefix."""
+    return Counter({prefix: count for (name, prefix), count in driver.all_locks().items() if name == component})
+
+
+@clause("LOCK-10", bigram=True)
+def test_a_window_is_released_before_the_rest(driver: Scenario) -> None:
+    pages = range(1, driver.window_pages + 4)
+    driver.put_pages(pages[:2])
+    driver.put_pages(pages)
+    receipt = driver.lock_pages(pages)
+    full = driver.adapter.sizes()[FULL]
+    left = driver.unlock_window(receipt)
+    sizes = driver.adapter.sizes()
+    assert sizes[FULL] == full, f"LOCK-10: FULL stays locked: expected {full}, got {sizes[FULL]}"
+    assert not sizes[SWA].protected, f"LOCK-10: the window was released: expected 0 protected, got {sizes[SWA]}"
+    driver.evict_all()
+    sizes = driver.adapter.sizes()
+    assert sizes[FULL].protected == full.protected, f"LOCK-10: FULL was evicted: expected {full}, got {sizes[FULL]}"
+    assert sizes[SWA].free == driver.config.capacity_tokens[SWA], f"LOCK-10: the window was to go: {sizes[SWA]}"
+    driver.unlock(left)
+    driver.evict_all()
+    sizes = driver.adapter.sizes()
+    assert sizes[FULL].free == driver.config.capacity_tokens[FULL], f"LOCK-2: released, all can go: {sizes[FULL]}"
+
+
+@clause("LOCK-10", "LOCK-6", needs=[Capability.SNAPSHOT], bigram=True)
+def test_a_window_is_released_once(driver: Scenario) -> None:
+    driver.put_pages(LONG)
+    first, second = driver.lock_pages(LONG), driver.lock_pages(LONG)
+    window = Counter(dict.fromkeys(locks_of(driver, SWA), 1))
+    for _ in range(2):
+        first = driver.unlock_window(first)
+    assert locks_of(driver, SWA) == window, f"LOCK-10: the other lock holds {window}, got {locks_of(driver, SWA)}"
+    driver.unlock(first)
+    held = driver.all_locks()
+    assert held == expected_locks(driver, LONG), f"LOCK-10: the other lock holds what it held, got {held}"
+    driver.unlock(second)
+    assert not driver.all_locks(), f"LOCK-2: both are released, {driver.all_locks()} is left"
+
+
+@clause("LOCK-10", "LOCK-2", "LOCK-3", needs=[Capability.SNAPSHOT], bigram=True)
+def test_the_rest_of_a_lock_is_released_whatever_happened(driver: Scenario) -> None:
+    """The window is released and evicted, the nodes are split, and another request computes and locks it again."""
+    driver.put_pages(SHORT)
+    driver.put_pages(LONG)
+    left = driver.unlock_window(driver.lock_pages(LONG))
+    full = locks_of(driver, FULL)
+    for disturb in (grow, split, evict, duplicate, branch, evict):
+        disturb(driver)
+        found = locks_of(driver, FULL)
+        assert found == full, f"LOCK-10: after {disturb.__name__} FULL is locked as before: {full}, got {found}"
+    driver.insert_fresh(LONG)
+    second = driver.lock_pages(LONG)
+    driver.unlock(left)
+    held = driver.all_locks()
+    assert held == expected_locks(driver, LONG), f"LOCK-3: the second lock holds what it took, got {held}"
+    driver.unlock(second)
+    assert not driver.all_locks(), f"LOCK-2: both are released, {driver.all_locks()} is left"
+
+
+@clause("LOCK-11", bigram=True)
+def test_a_lock_can_leave_out_the_state(driver: Scenario) -> None:
+    driver.put_pages(LONG)
+    receipt = driver.lock_without_state(driver.find(LONG))
+    found, expected = driver.all_locks(), expected_locks(driver, LONG)
+    del expected[MAMBA, LONG]
+    assert found == expected, f"LOCK-11: expected the locks {expected}, got {found}"
+    driver.evict_all()
+    left = {name for name in driver.config.components if LONG in driver.device_slots(name)}
+    assert left == {*driver.config.components} - {MAMBA}, f"LOCK-11: the state alone was to go, {left} is left"
+    driver.unlock(receipt)
+    assert not driver.all_locks(), f"LOCK-2: released, {driver.all_locks()} is left"
+
+
+@clause("LOCK-11", "LOCK-2", bigram=True)
+def test_a_lock_without_the_state_leaves_that_of_another_lock(driver: Scenario) -> None:
+    driver.put_pages(LONG)
+    whole, without = driver.lock_pages(LONG), driver.lock_without_state(driver.find(LONG))
+    driver.unlock(without)
+    found = driver.all_locks()
+    assert found == expected_locks(driver, LONG), f"LOCK-11: the other lock holds what it held, got {found}"
+    driver.unlock(whole)
+
+
 # LOCK-2, LOCK-3, LOCK-5: device locks on nodes whose data is demoted and loaded back.
 
 
@@ -403,3 +491,43 @@ def test_locked_device_data_stays_when_the_host_loses_its_copy(driver: Scenario)
     pages = len(driver.longer_prompt())
     assert driver.tier_hits(driver.longer_prompt()) == (pages, 0), "LOCK-5: all of it is hit on the device"
     driver.unlock(receipt)
+
+
+@clause("LOCK-12", "LOCK-5")
+def test_a_node_on_the_host_alone_is_locked_there(driver: Scenario) -> None:
+    driver.put_on_host(TOMBSTONE, driver.longer_prompt())
+    receipt = driver.lock(driver.best_match(driver.longer_prompt()))
+    pages = len(driver.longer_prompt())
+    for component in driver.config.components:
+        driver.evict_all_host(component)
+        driver.evict_all(component)
+        hits = driver.tier_hits(driver.longer_prompt())
+        assert hits == (0, pages), (
+            f"LOCK-12: evicting {component} took what is locked: expected {(0, pages)}, got {hits}"
+        )
+    driver.unlock(receipt)
+    assert not driver.locks_on_host(), f"LOCK-2: released, {driver.locks_on_host()} is left on the host"
+    driver.evict_all_host()
+    hits = driver.tier_hits(driver.longer_prompt())
+    assert hits == (0, 0), f"LOCK-12: released, all can be evicted: expected (0, 0), got {hits}"
+
+
+@clause("LOCK-12", "LOCK-3")
+def test_a_lock_of_a_demoted_node_holds_its_path_and_nothing_that_is_loaded(driver: Scenario) -> None:
+    driver.put_on_both(TOMBSTONE, driver.longer_prompt())
+    held = driver.lock_pages(TOMBSTONE)
+    driver.evict_all()
+    expected = driver.locks_on_device()
+    receipt = driver.lock(driver.best_match(driver.longer_prompt()))
+    driver.unlock(held)
+    assert driver.locks_on_device() == expected, f"LOCK-12: the path holds {expected}, got {driver.locks_on_device()}"
+    driver.load(driver.key_of(driver.longer_prompt()))
+    assert driver.locks_on_device() == expected, f"LOCK-12: nothing was loaded locked, got {driver.locks_on_device()}"
+    driver.evict_all()
+    left = driver.device_slots(FULL).keys()
+    assert left == prefixes(*TOMBSTONE), f"LOCK-12: expected the path {prefixes(*TOMBSTONE)} to stay, got {left}"
+    driver.unlock(receipt)
+    locks = driver.locks_on_device(), driver.locks_on_host()
+    assert locks == ({}, {}), f"LOCK-2: released, {locks} is left"
+    driver.evict_all()
+    assert not driver.device_slots(FULL), f"LOCK-2: released, all may leave, left is {driver.device_slots(FULL)}"

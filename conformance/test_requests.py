@@ -256,6 +256,29 @@ def test_a_request_decodes_further_than_its_window(driver: Scenario) -> None:
     driver.find(LONG)
 
 
+@clause("REQ-8", bigram=True, verbs=False)
+def test_a_request_past_its_window_keeps_one_window(driver: Scenario) -> None:
+    request = driver.admit_pages(LONG[:4])
+    driver.checkpoint(request.request, driver.tokens_in_pages(4))
+    driver.decode(request, LONG[4 : 8 + driver.window_pages])
+    sizes, most = driver.adapter.sizes()[SWA], driver.window_pages + 3
+    kept = (driver.config.capacity_tokens[SWA] - sizes.free - sizes.evictable) // driver.unit(SWA)
+    assert kept <= most, f"REQ-8: a request keeps at most {most} pages of SWA from eviction, got {kept}"
+    driver.finish(request.request)
+
+
+@clause("REQ-8", "REQ-5", bigram=True, verbs=False)
+def test_a_chunk_fits_where_only_the_window_has_room(driver: Scenario) -> None:
+    size, pages = driver.config.page_size, range(1, 21)
+    request = driver.admit_pages(pages[:6])
+    for start, end in ((6, 12), (12, 20)):
+        table = driver.extend(request.request, driver.prompt(pages[start:end])[-(end - start) * size :])
+        assert table is not None, f"REQ-8: of {start} pages a window has to stay: expected room for {end - start}"
+        # With MAMBA there is no state for the last whole page, so that nothing of this chunk is cached.
+        driver.checkpoint(request.request, driver.tokens_in_pages(end) - 1)
+    driver.finish(request.request)
+
+
 @clause("REQ-3", "INS-6", needs=WITH_REQUESTS, components=(SWA,), page_sizes=[1, 16, 64], bigram=True)
 @pytest.mark.parametrize("chunk", [1, 5])
 def test_pages_before_the_window_are_cached_as_tombstones(driver: Scenario, chunk: int) -> None:

@@ -100,6 +100,8 @@ class UnifiedRadixCache:
         self._agreement = kept.agreement
         self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in tiers.tree.by_name}
         self._paged = [name for name in self._units if name != Component.MAMBA]
+        # MAMBA is the last component: these are the others.
+        self._stateless = len(self._paged)
         self._no_tokens = MappingProxyType(dict.fromkeys(list(self._units)[1:], 0))
         self._use(tiers)
 
@@ -216,17 +218,31 @@ class UnifiedRadixCache:
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
     @verb
-    def lock(self, node: Node) -> LockReceipt:
+    def lock(self, node: Node, with_state: bool = True) -> LockReceipt:
         """Protect on the device all that a request reading up to the node's end needs.
 
-        Raises StaleHandleError for a node that is not in the tree, and for one that is on the host alone.
+        Of a node that is on the host alone it protects what is there: its host data, and its path on the device.
+        `with_state`: False leaves out the MAMBA state, for a reader that has a copy of it. Raises StaleHandleError for
+        a node that is not in the tree.
         """
-        return self.tree.locks.lock(node, Tier.DEVICE)
+        components = None if require_type("with_state", with_state, bool) else self._stateless
+        return self.tree.locks.lock(node, Tier.DEVICE, components)
 
     @verb
     def unlock(self, receipt: LockReceipt) -> None:
         """Undo a lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
         self.tree.locks.unlock(receipt, Tier.DEVICE)
+
+    @verb
+    def unlock_window(self, receipt: LockReceipt) -> LockReceipt:
+        """Undo the SWA part of a lock early, when its reader has left the window. FULL stays locked.
+
+        The state at the window's end is unlocked too: it would keep the window there, and no match finds it without.
+        Returns the receipt of what is left, which takes the place of this one; the same one when there was no window.
+        Raises ReceiptError as `unlock`.
+        """
+        self._require_component(Component.SWA.value)
+        return self.tree.locks.unlock_from(receipt, Tier.DEVICE, self._by_name[Component.SWA].index)
 
     @verb(waits=True)
     def evict(self, component: str, tokens: int) -> EvictResult:

@@ -188,14 +188,12 @@ class RequestManager:
         state = self._state_copy(request, length)
         if length <= request.shared_tokens or (self._has_states and state is None):
             self._free_state(state)
+            self._release_window(request)
             return
         result = self._cache.insert(key, request.table[:length], state, priority=0)
         if not result.state_adopted:
             self._free_state(state)
-        # The new lock is taken before the old one goes, so that the prefix is never without one.
-        receipt, old = self._cache.lock(result.node), request.receipt
-        request.receipt = receipt
-        self._cache.unlock(old)
+        self._move_lock(request, result.node)
         request.table = np.concatenate((self._cache.slots_to(result.node), request.table[length:]))
         request.shared_tokens = length
 
@@ -283,9 +281,7 @@ class RequestManager:
         """The load-back has ended: share what it brought, or share less."""
         came = slice(request.shared_tokens, request.shared_tokens + request.loading_tokens)
         if self._cache.load_phase(ticket) is TransferPhase.DONE:
-            receipt, old = self._cache.lock(ticket.node), request.receipt
-            request.receipt = receipt
-            self._cache.unlock(old)
+            self._move_lock(request, ticket.node)
             if request.state is not None and not self._has_read_all(request):
                 self._cache.copy_state(self._cache.state_of(ticket.node), request.state)
             request.shared_tokens = came.stop
@@ -312,6 +308,12 @@ class RequestManager:
         if request.state is not None and cached:
             self._cache.copy_state(self._cache.state_of(request.receipt.node), request.state)
         request.is_ready = True
+
+    def _move_lock(self, request: Request, node: Node) -> None:
+        """Lock up to another node. The new lock is taken before the old one goes: the prefix is never without one."""
+        receipt, old = self._cache.lock(node), request.receipt
+        request.receipt = receipt
+        self._cache.unlock(old)
 
     def _end(self, request: Request) -> None:
         self._cache.free(request.table[request.shared_tokens + request.loading_tokens :])
@@ -389,7 +391,7 @@ class RequestManager:
             self._cache.free_state(state)
 
     def _release_window(self, request: Request) -> None:
-        """Free the SWA partners of own slots that the window has passed."""
+        """Free the SWA partners of own slots that the window has passed, and unlock those of the tree before them."""
         if self._window is None:
             return
         length = self._cache.length(self._cache.key(request.tokens[: request.computed_tokens], request.namespace))
@@ -399,3 +401,4 @@ class RequestManager:
         if passed > start:
             self._cache.release_window(request.table[start:passed])
             request.window_start = passed
+            request.receipt = self._cache.unlock_window(request.receipt)

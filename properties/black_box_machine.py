@@ -118,6 +118,16 @@ class BlackBoxVerbs(BlackBoxMachine):
         self._unlock(lock)
         self._look_at_locked()
 
+    @precondition(lambda self: self.can(SWA, Capability.EARLY_UNLOCK))
+    @rule(lock=locks)
+    def unlock_window(self, lock: int) -> None:
+        """A request has left its window: FULL alone is still there, and no match need find it."""
+        if lock in self.locked:
+            self.receipts[lock] = self.driver.unlock_window(self.receipts[lock])
+            self.logs[SWA].release(f"lock {lock}")
+            del self.locked[lock]
+            self._look_at_locked()
+
     @rule(pages=st.sampled_from([1, 1, 2, 3, 8]), data=st.data())
     def evict(self, pages: int, data: st.DataObject) -> None:
         """Evict pages of one component, and look at what is locked."""
@@ -127,7 +137,7 @@ class BlackBoxVerbs(BlackBoxMachine):
         if any(result.freed.values()):
             self.logs[FULL].evicted()
         self._look_at_locked()
-        is_all = component == FULL and result.freed[FULL] < tokens and not result.refused and not self.locked
+        is_all = component == FULL and result.freed[FULL] < tokens and not result.refused and not self.receipts
         if is_all and not self.departs("EVICT-1"):
             self._require_nothing(f"evict({FULL}, {tokens}), which freed {result.freed[FULL]}", "EVICT-1")
 
@@ -238,7 +248,7 @@ class BlackBoxVerbs(BlackBoxMachine):
             for log in self.logs.values():
                 log.release(f"lock {lock}")
             self.driver.unlock(self.receipts.pop(lock))
-            del self.locked[lock]
+            self.locked.pop(lock, None)
 
     def _allocate(self, tokens: int) -> Slots | None:
         before, place = self._held(), f"allocate({tokens})"

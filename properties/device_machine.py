@@ -99,11 +99,21 @@ class DeviceMachine(CacheMachine):
     # Lock.
 
     @precondition(lambda self: len(self.outstanding) < READERS)
-    @rule(target=locks, place=st.integers(1, 3), kept=KEPT)
-    def lock(self, place: int, kept: int) -> int:
-        """A request locks what it matched of an earlier prompt."""
+    @rule(target=locks, place=st.integers(1, 3), kept=KEPT, with_state=st.booleans())
+    def lock(self, place: int, kept: int, with_state: bool) -> int:
+        """A request locks what it matched of an earlier prompt, perhaps without the state, where the cache can."""
         pages, namespace = self._prompt([], SHARED, place, kept, goes_on=False)
-        return self._lock(self._match(self.key(pages, 0, namespace)))
+        return self._lock(self._match(self.key(pages, 0, namespace)), with_state=with_state)
+
+    @precondition(lambda self: self.can(Component.SWA, Capability.EARLY_UNLOCK))
+    @rule(receipt=locks)
+    def unlock_window(self, receipt: int) -> None:
+        """A request has left its window, perhaps not for the first time."""
+        if receipt in self.stale:
+            self.refuses(lambda: self.adapter.unlock_window(self.receipts[receipt]))
+            return
+        self.receipts[receipt] = self.driver.unlock_window(self.receipts[receipt])
+        self.sync()
 
     @rule(receipt=consumes(locks))
     def unlock(self, receipt: int) -> None:
@@ -222,8 +232,9 @@ class DeviceMachine(CacheMachine):
         self.uses.matched(key.namespace, self.prefix(key, matched), self.driver.snapshot(), is_hit=True)
         return found
 
-    def _lock(self, found: MatchResult) -> int:
-        receipt = self.driver.lock(found.device_anchor)
+    def _lock(self, found: MatchResult, *, with_state: bool = True) -> int:
+        is_whole = with_state or not self.can(Component.MAMBA, Capability.STATELESS_LOCKS)
+        receipt = (self.driver.lock if is_whole else self.driver.lock_without_state)(found.device_anchor)
         self.serial += 1
         self.receipts[self.serial] = receipt
         self.outstanding.add(self.serial)

@@ -335,10 +335,14 @@ class HostMachine(TierMachine):
             self.held.append(partial(self.driver.free_state, state))
         self.sync()
 
-    @rule(hold=HOLD, place=PLACE)
-    def let_go(self, hold: Hold, place: int) -> None:
-        """A caller releases a lock, or frees what it allocated."""
-        if hold is Hold.READER and self.readers:
+    @rule(hold=HOLD, place=PLACE, is_early=st.booleans())
+    def let_go(self, hold: Hold, place: int, is_early: bool) -> None:
+        """A caller releases a lock, or its window alone, or frees what it allocated."""
+        if hold is Hold.READER and self.readers and is_early and self.can(Component.SWA, Capability.EARLY_UNLOCK):
+            # It may have been released before: then nothing changes.
+            self.readers.append(self.driver.unlock_window(self.readers.pop(place % len(self.readers))))
+            self.sync()
+        elif hold is Hold.READER and self.readers:
             self._unlock(self.readers.pop(place % len(self.readers)), Tier.DEVICE)
         elif hold is Hold.HOST_READER and self.host_receipts:
             self._unlock(self.host_receipts.pop(place % len(self.host_receipts)), Tier.HOST)
@@ -374,10 +378,12 @@ class HostMachine(TierMachine):
             self.refuses(call)
 
     def _read(self, key: Key) -> None:
-        """Lock a key on the device. A node on the host alone cannot be locked there."""
+        """Lock a key on the device; also the node on the host alone where it ends, if the cache can."""
         found, expected = self.find(key)
         self.readers.append(self.driver.lock(found.device_anchor))
-        if expected.host_hits[FULL]:
+        if expected.host_hits[FULL] and self.can(FULL, Capability.DEMOTED_LOCKS):
+            self.readers.append(self.driver.lock(found.best_match))
+        elif expected.host_hits[FULL]:
             self.refuses(partial(self.adapter.lock, found.best_match))
 
     def _unlock(self, receipt: Handle, tier: Tier) -> None:

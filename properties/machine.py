@@ -152,6 +152,10 @@ class CacheMachine(RuleBasedStateMachine):
         of_all = ("EVICT-2", "EVICT-3", "EVICT-4", "EVICT-6", "MATCH-10", "MATCH-16", "INS-8")
         return not self.departs(*of_all, *(["EVICT-10"] if component != Component.FULL else []))
 
+    def can(self, component: str, capability: Capability) -> bool:
+        """Whether the cache has a component, and declares a capability."""
+        return component in self.components and capability in self.adapter_type.capabilities
+
     def refuses(self, call: Callable[[], object]) -> None:
         """The call raises and changes nothing. Skipped for an adapter that does not declare REFUSALS."""
         if Capability.REFUSALS not in self.adapter_type.capabilities:

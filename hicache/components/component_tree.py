@@ -361,15 +361,16 @@ def all_valid(validators: list[Validator], node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LockReceipt:
-    """What a lock took: the node, the tier, and for each component what it must know to give it back.
+    """What a lock took: the node, the tier, and for each component that it holds what it must know to give it back.
 
-    `keeper`: the device lock that keeps the node of a host lock in the tree, where it has no host copy that could.
+    The components are the first ones of the tree. `other`: the lock on the other tier where this one lacks the node:
+    the device lock of a node without a host copy, or the host lock of one that is on the host alone.
     """
 
     node: Node
     tier: Tier
     marks: tuple[int, ...]
-    keeper: LockReceipt | None
+    other: LockReceipt | None
 
 
 class Locks:
@@ -384,27 +385,36 @@ class Locks:
         }
         self.pins: set[LockReceipt] = set()
 
-    def lock(self, node: Node, tier: Tier) -> LockReceipt:
-        """Protect on one tier all that a reader up to the node's end needs.
+    def lock(self, node: Node, tier: Tier, components: int | None = None) -> LockReceipt:
+        """Protect on one tier all that a reader up to the node's end needs, of so many components or of all.
 
-        Raises StaleHandleError for a node that is not in the tree, and for a device lock of one that is on the host
-        alone.
+        Of a node that is on the host alone a device lock protects the host data, and on the device its path. Raises
+        StaleHandleError for a node that is not in the tree.
         """
-        receipt = self._acquire(node, tier)
+        receipt = self._acquire(node, tier, components)
         self._receipts.add(receipt)
         return receipt
 
     def unlock(self, receipt: object, tier: Tier) -> None:
         """Undo the lock. Raises ReceiptError unless it is outstanding, of this tier and taken since the last reset."""
-        if not isinstance(receipt, LockReceipt) or receipt not in self._receipts or receipt.tier is not tier:
-            raise ReceiptError(f"{receipt!r} was released before, or is not such a receipt of this cache")
-        self._receipts.remove(receipt)
-        self._release(receipt)
-        self._tree.prune_and_requeue(receipt.node)
+        known = self._require(receipt, tier)
+        self._receipts.remove(known)
+        self._release(known)
+
+    def unlock_from(self, receipt: object, tier: Tier, component: int) -> LockReceipt:
+        """Undo the lock of a component and of those after it; returns the receipt of the rest. Raises as `unlock`."""
+        known = self._require(receipt, tier)
+        if len(known.marks) <= component:
+            return known
+        left = _first_components(known, component)
+        self._receipts.remove(known)
+        self._receipts.add(left)
+        self._release(known, component)
+        return left
 
     def pin(self, node: Node, tier: Tier) -> LockReceipt:
         """As `lock`, for the cache itself."""
-        receipt = self._acquire(node, tier)
+        receipt = self._acquire(node, tier, None)
         self.pins.add(receipt)
         return receipt
 
@@ -414,25 +424,39 @@ class Locks:
             if receipt in self.pins:
                 self.pins.remove(receipt)
                 self._release(receipt)
-                self._tree.prune_and_requeue(receipt.node)
 
     def reset(self) -> None:
         """Refuse every receipt from now on."""
         self._receipts.clear()
         self.pins.clear()
 
-    def _acquire(self, node: Node, tier: Tier) -> LockReceipt:
-        self._tree.require(node)
-        if tier is Tier.DEVICE and node.parent is not None and node.device[FULL].value is None:
-            raise StaleHandleError(f"{node!r} is on the host alone: load it back before it can be locked")
-        keeper = None
-        if tier is Tier.HOST and not self._tree.is_on_host(node):
-            keeper = self._acquire(node, Tier.DEVICE)
-        marks = tuple([component.acquire(node, on_tier) for component, on_tier in self._by_tier[tier]])
-        return LockReceipt(node, tier, marks, keeper)
+    def _require(self, receipt: object, tier: Tier) -> LockReceipt:
+        if not isinstance(receipt, LockReceipt) or receipt not in self._receipts or receipt.tier is not tier:
+            raise ReceiptError(f"{receipt!r} was released before, or is not such a receipt of this cache")
+        return receipt
 
-    def _release(self, receipt: LockReceipt) -> None:
-        for (component, tier), mark in zip(self._by_tier[receipt.tier], receipt.marks, strict=True):
+    def _acquire(self, node: Node, tier: Tier, components: int | None) -> LockReceipt:
+        self._tree.require(node)
+        other = None
+        if tier is Tier.HOST and not self._tree.is_on_host(node):
+            other = self._acquire(node, Tier.DEVICE, components)
+        elif tier is Tier.DEVICE and node.parent is not None and node.device[FULL].value is None:
+            other = self._acquire(node, Tier.HOST, components)
+            node = node.last_on_device()
+        held = self._by_tier[tier][:components]
+        return LockReceipt(node, tier, tuple([component.acquire(node, on_tier) for component, on_tier in held]), other)
+
+    def _release(self, receipt: LockReceipt, first: int = 0) -> None:
+        """Undo the lock of the components from the first one on."""
+        held = zip(self._by_tier[receipt.tier][first:], receipt.marks[first:], strict=False)
+        for (component, tier), mark in held:
             component.release(receipt.node, mark, tier)
-        if receipt.keeper is not None:
-            self._release(receipt.keeper)
+        if receipt.other is not None:
+            self._release(receipt.other, first)
+        if receipt.node.alive:
+            self._tree.prune_and_requeue(receipt.node)
+
+
+def _first_components(receipt: LockReceipt, count: int) -> LockReceipt:
+    other = None if receipt.other is None else _first_components(receipt.other, count)
+    return LockReceipt(receipt.node, receipt.tier, receipt.marks[:count], other)

@@ -69,6 +69,9 @@ class Capability(str, Enum):
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
     REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
+    EARLY_UNLOCK = "the window of a lock can be released before the rest: `unlock_window`"
+    STATELESS_LOCKS = "a lock can leave out the MAMBA state: `lock_without_state`"
+    DEMOTED_LOCKS = "a node that is on the host alone can be locked: `lock`"
     BRANCHING = "a match says where the next state should be kept: `branching_seqlen`"
     MISSES = "a match says which component cut it: `tokens_refused`"
     COLLISIONS = "a test can make all page hashes equal: `colliding`"
@@ -96,6 +99,8 @@ METHODS: Mapping[Capability, tuple[str, ...]] = {
     Capability.RESET: ("reset",),
     Capability.SWA: ("partners", "release_window"),
     Capability.MAMBA: ("allocate_state", "free_state", "fork_state"),
+    Capability.EARLY_UNLOCK: ("unlock_window",),
+    Capability.STATELESS_LOCKS: ("lock_without_state",),
     Capability.BYTES: ("layers", "slot_bytes", "write", "read"),
     Capability.CENSUS: ("slot_roots", "slot_counts"),
     Capability.SNAPSHOT: ("snapshot",),
@@ -436,8 +441,24 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         self._lacks("insert")
 
     def lock(self, handle: Handle) -> Handle:
-        """Lock the path from the root to a node; returns the receipt. Raises when the handle's node was removed."""
+        """Lock the path from the root to a node; returns the receipt. Raises when the handle's node was removed.
+
+        With DEMOTED_LOCKS the lock of a node that is on the host alone protects what is there: the host data of the
+        node, and the part of its path that is on the device. Other caches may raise.
+        """
         self._lacks("lock")
+
+    def lock_without_state(self, handle: Handle) -> Handle:
+        """Lock as `lock` does, except for the MAMBA state: the caller has a copy of it. `unlock` releases the lock."""
+        self._lacks("lock_without_state")
+
+    def unlock_window(self, receipt: Handle) -> Handle:
+        """Release the SWA part of a lock early; FULL stays locked. Returns the receipt of the rest, for `unlock`.
+
+        The receipt that is returned takes the place of this one, and may be the same object. The MAMBA state may be
+        released too. Of a lock whose window was released before nothing changes. Raises as `unlock`.
+        """
+        self._lacks("unlock_window")
 
     def unlock(self, receipt: Handle) -> None:
         """Release the lock of this receipt. Raises when it was released before, or is from another cache."""

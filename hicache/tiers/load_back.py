@@ -267,10 +267,7 @@ class LoadBackManager:
 
     def _pin_on_device(self, node: Node) -> list[LockReceipt]:
         """Pin the device data that a reader up to the node needs."""
-        resident = node
-        while resident.parent is not None and resident.device[FULL].value is None:
-            resident = resident.parent
-        pinned = {resident: None}
+        pinned = {node.last_on_device(): None}
         for component in self._tree.components[1:]:
             needed = component.needed(node)
             pinned |= {step: None for step, _ in needed if step.device[component.index].value is not None}

@@ -140,6 +140,13 @@ class Node:
         nodes.reverse()
         return nodes
 
+    def last_on_device(self) -> Node:
+        """The last node of the path that has FULL on the device, or the root."""
+        node = self
+        while node.parent is not None and node.device[FULL].value is None:
+            node = node.parent
+        return node
+
     def __repr__(self) -> str:
         tiers = f"device {_described(self.device)}" + (f", host {_described(self.host)}" if self.host else "")
         return f"Node(pages {self.start}..{self.end}, {tiers}, alive={self.alive})"

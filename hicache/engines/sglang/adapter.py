@@ -71,6 +71,8 @@ TIERS = frozenset(
 )
 """The additional capabilities with a tree in Python."""
 
+PARTIAL_LOCKS = frozenset({Capability.EARLY_UNLOCK, Capability.STATELESS_LOCKS})
+
 
 class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     """What the releases share. `cache`: SGLang's cache.
@@ -690,6 +692,7 @@ class Sglang0523(Sglang0522):
     """SGLang 0.5.23."""
 
     version = "0.5.23"
+    capabilities = DEVICE | TIERS | PARTIAL_LOCKS
     recencies = (Recency.USED,)
     state_options = frozenset({"mamba_max_states_per_path"})
 
@@ -699,6 +702,18 @@ class Sglang0523(Sglang0522):
             self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
 
     departures_of_a_small_host = frozenset()
+
+    def lock_without_state(self, handle: Handle) -> Receipt:
+        states = (self.component_type().MAMBA,)
+        return Receipt(handle, self.cache.inc_lock_ref(handle, states).to_dec_params())
+
+    def unlock_window(self, receipt: Receipt) -> Receipt:
+        if receipt.has_window:
+            self.cache.release_swa(self.base.TreeLock(receipt.node, receipt.params))
+        return Receipt(receipt.node, receipt.params, has_window=False)
+
+    def unlock(self, receipt: Receipt) -> None:
+        self.cache.dec_lock_ref(receipt.node, receipt.params, skip_swa=not receipt.has_window)
 
     def clocks(self) -> Sequence[str]:
         return ("sglang.srt.utils.poll_timer", "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller")
@@ -717,7 +732,7 @@ class Sglang0523Below(Sglang0523Python):
 class Sglang0523Rust(Sglang0523):
     """SGLang 0.5.23 with its tree in Rust, whose nodes cannot be read."""
 
-    capabilities = DEVICE
+    capabilities = DEVICE | PARTIAL_LOCKS
     core = ("rust", "RustUnifiedTreeCore")
 
     snapshot = CacheAdapter.snapshot

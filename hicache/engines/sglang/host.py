@@ -32,10 +32,14 @@ Arriving = frozenset[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
-    """One lock: the node, and the parameters that SGLang returned for the release."""
+    """One lock: the node, and the parameters that SGLang returned for the release.
+
+    `has_window`: its window was not released before.
+    """
 
     node: Handle
     params: Any
+    has_window: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

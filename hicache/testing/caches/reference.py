@@ -241,6 +241,12 @@ class ReferenceAdapter(CacheAdapter):
     def unlock(self, receipt: LockReceipt) -> None:
         self.cache.unlock(receipt)
 
+    def lock_without_state(self, handle: Node) -> LockReceipt:
+        return self.cache.lock(handle, with_state=False)
+
+    def unlock_window(self, receipt: LockReceipt) -> LockReceipt:
+        return self.cache.unlock_window(receipt)
+
     def evict(self, component: str, tokens: int) -> EvictResult:
         return self.cache.evict(component, tokens)
 
@@ -603,7 +609,7 @@ class ReferenceView:
 
     def _pins(self, tier: Tier) -> Counts:
         counts: Counts = defaultdict(lambda: dict.fromkeys(self._names, 0))
-        for receipt in _with_keepers(self._cache.tree.locks.pins):
+        for receipt in _with_others(self._cache.tree.locks.pins):
             if receipt.tier is tier:
                 self._count(receipt, counts)
         return counts
@@ -642,11 +648,11 @@ def _computed_slots(pages: Slots, page_size: int) -> Slots:
     return (pages[:, None] * page_size + np.arange(page_size)).reshape(-1)
 
 
-def _with_keepers(receipts: Iterable[LockReceipt]) -> Iterable[LockReceipt]:
+def _with_others(receipts: Iterable[LockReceipt]) -> Iterable[LockReceipt]:
     for receipt in receipts:
         yield receipt
-        if receipt.keeper is not None:
-            yield receipt.keeper
+        if receipt.other is not None:
+            yield receipt.other
 
 
 def _receipts_through(nodes: Sequence[Node]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -66,8 +66,7 @@ class Driver:
         self.running: dict[int, RunningRequest] = {}
         self.loads: dict[int, OpenLoad] = {}
         self.prefetches: dict[int, OpenPrefetch] = {}
-        self._receipts: list[tuple[Handle, int]] = []
-        self._host_receipts: list[tuple[Handle, int, int]] = []
+        self._receipts: list[tuple[Handle, dict[LockBook, int]]] = []
         self._has_window = Component.SWA in config.components
         self._has_states = Component.MAMBA in config.components
         self._process = os.getpid()
@@ -95,7 +94,6 @@ class Driver:
         self.loads.clear()
         self.prefetches.clear()
         self._receipts.clear()
-        self._host_receipts.clear()
 
     def snapshot(self) -> Snapshot:
         """The state of the whole cache now."""
@@ -279,19 +277,26 @@ class Driver:
 
     def lock(self, handle: Handle) -> Handle:
         """Lock the path to a node; returns the receipt."""
-        receipt = self.adapter.lock(handle)
-        self._receipts.append((receipt, self.locks.acquire()))
+        return self._took_lock(self.adapter.lock(handle))
+
+    def lock_without_state(self, handle: Handle) -> Handle:
+        """Lock the path to a node, but not its MAMBA state; returns the receipt."""
+        return self._took_lock(self.adapter.lock_without_state(handle), without=(Component.MAMBA,))
+
+    def unlock_window(self, receipt: Handle) -> Handle:
+        """Release the SWA part of a lock; returns the receipt of the rest."""
+        left = self.adapter.unlock_window(receipt)
+        owners = self._owners_of(receipt, "unlock_window")
+        for book, owner in owners.items():
+            book.release_window(owner)
+        self._receipts.append((left, owners))
         self.verb_done()
-        return receipt
+        return left
 
     def unlock(self, receipt: Handle) -> None:
         """Release the lock of a receipt."""
         self.adapter.unlock(receipt)
-        index = next((index for index, (known, _) in enumerate(self._receipts) if known is receipt), None)
-        if index is None:
-            raise violation("LOCK-6", "unlock", "an error, as the receipt is not outstanding", receipt)
-        self.locks.release(self._receipts.pop(index)[1])
-        self.verb_done()
+        self._gave_lock(receipt, "unlock")
 
     def load(self, key: Key) -> MatchResult:
         """Match, load back what is only on the host, and wait for it; returns the match after the load.
@@ -478,21 +483,12 @@ class Driver:
 
     def lock_host(self, handle: Handle) -> Handle:
         """Lock a node and its host data; returns the receipt."""
-        receipt = self.adapter.lock_host(handle)
-        self._host_receipts.append((receipt, self.locks.acquire(), self.host_locks.acquire()))
-        self.verb_done()
-        return receipt
+        return self._took_lock(self.adapter.lock_host(handle), on_host=True)
 
     def unlock_host(self, receipt: Handle) -> None:
         """Release the lock of `lock_host`."""
         self.adapter.unlock_host(receipt)
-        index = next((index for index, (known, _, _) in enumerate(self._host_receipts) if known is receipt), None)
-        if index is None:
-            raise violation("LOCK-6", "unlock_host", "an error, as the receipt is not outstanding", receipt)
-        _, owner, host_owner = self._host_receipts.pop(index)
-        self.locks.release(owner)
-        self.host_locks.release(host_owner)
-        self.verb_done()
+        self._gave_lock(receipt, "unlock_host")
 
     def load_back(self, key: Key, found: MatchResult, *, quota: int | None = None) -> LoadBack | None:
         """Load to the device what a match of the key found on the host; None when the load is refused."""
@@ -725,6 +721,26 @@ class Driver:
             self.ledger.take_state(slot)
         self.verb_done()
         return slot
+
+    def _took_lock(self, receipt: Handle, *, without: Collection[str] = (), on_host: bool = False) -> Handle:
+        """Record a receipt, which may protect data on both tiers where a node on the host alone can be locked."""
+        demoted = self.config.host is not None and Capability.DEMOTED_LOCKS in self.adapter.capabilities
+        books = [self.locks, self.host_locks] if on_host or demoted else [self.locks]
+        self._receipts.append((receipt, {book: book.acquire(without=without) for book in books}))
+        self.verb_done()
+        return receipt
+
+    def _gave_lock(self, receipt: Handle, verb: str) -> None:
+        for book, owner in self._owners_of(receipt, verb).items():
+            book.release(owner)
+        self.verb_done()
+
+    def _owners_of(self, receipt: Handle, verb: str) -> dict[LockBook, int]:
+        """Forget a receipt; returns its owners in the lock books."""
+        index = next((index for index, (known, _) in enumerate(self._receipts) if known is receipt), None)
+        if index is None:
+            raise violation("LOCK-6", verb, "an error, as the receipt is not outstanding", receipt)
+        return self._receipts.pop(index)[1]
 
     def _gave_state(self, state: int | None) -> None:
         if state is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -107,24 +107,33 @@ class LockBook:
         self._components = components
         self._tier = tier
         self._protected: dict[int, Mapping[str, Slots]] = {}
-        self._unseen: set[int] = set()
+        self._unseen: dict[int, frozenset[str]] = {}
         self._serial = 0
 
-    def acquire(self) -> int:
-        """Add an owner; the next check finds what it protects."""
+    def acquire(self, *, without: Collection[str] = ()) -> int:
+        """Add an owner; the next check finds what it protects, of all components but these."""
         self._serial += 1
         self.renew(self._serial)
+        self._unseen[self._serial] -= set(without)
         return self._serial
 
     def renew(self, owner: int) -> None:
         """Record that an owner may have moved its locks; the next check finds what it protects."""
         self._protected[owner] = dict.fromkeys(self._components, NO_SLOTS)
-        self._unseen.add(owner)
+        self._unseen[owner] = frozenset(self._components)
+
+    def release_window(self, owner: int) -> None:
+        """Record that an owner protects no window any more; the next check finds whether it protects a state."""
+        protected = dict(self._protected[owner])
+        protected.update((name, NO_SLOTS) for name in (Component.SWA, Component.MAMBA) if name in protected)
+        self._protected[owner] = protected
+        unseen = self._unseen.get(owner, frozenset()) | {Component.MAMBA.value}
+        self._unseen[owner] = unseen.intersection(self._components) - {Component.SWA.value}
 
     def release(self, owner: int) -> None:
         """Remove an owner and its locks."""
         del self._protected[owner]
-        self._unseen.discard(owner)
+        self._unseen.pop(owner, None)
 
     def clear(self) -> None:
         """Remove all owners."""
@@ -147,8 +156,8 @@ class LockBook:
         if len(self._unseen) > 1:
             return
         seen = {component: self._locked_anew(snapshot, component) for component in self._components}
-        for owner in self._unseen:
-            self._protected[owner] = seen
+        for owner, components in self._unseen.items():
+            self._protected[owner] = {**self._protected[owner], **{name: seen[name] for name in components}}
         self._unseen.clear()
 
     def _locked_anew(self, snapshot: Snapshot, component: str) -> Slots:
@@ -161,7 +170,8 @@ class LockBook:
         surplus = -expected
         for own, count in locked:
             surplus[own] += count
-        wrong = (surplus < 0) | (surplus > len(self._unseen))
+        unseen = sum(component in components for components in self._unseen.values())
+        wrong = (surplus < 0) | (surplus > unseen)
         if wrong.any():
             slot = int(wrong.argmax())
             raise self._violation(snapshot, component, slot, int(expected[slot]), int(surplus[slot]))
