@@ -15,7 +15,7 @@ import transformers
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.driving.pools import entries, pools_of
+from hicache.testing.driving.pools import pools_of, rows
 from hicache.types import NO_SLOTS, Component, Pool, Slots
 
 from .engine.cache_config import device_config, with_host, with_storage
@@ -105,7 +105,7 @@ def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
     """Write NOISE to every free device slot, so that a stale read cannot give the right answer."""
     slots = np.concatenate([NO_SLOTS, *_all_of(lambda: adapter.allocate(config.page_size))])
     for pool in pools_of(config, Component.FULL):
-        _overwrite(adapter, pool, entries(config, pool, slots))
+        _overwrite(adapter, pool, rows(config, pool, slots))
     if Component.SWA in config.components:
         _overwrite(adapter, Pool.SWA, adapter.partners(slots))
     adapter.free(slots)

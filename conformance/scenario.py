@@ -15,7 +15,7 @@ from hicache.config import CacheConfig, ExecutorKind, HostConfig, StorageConfig,
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
-from hicache.testing.driving.pools import component_of, pools_of, tokens_per_entry
+from hicache.testing.driving.pools import component_of, pools_of, tokens_per_row, with_entry
 from hicache.testing.driving.prompts import page_numbers
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, StorageView, TransferView
 from hicache.testing.storage.scripted import Store, store_of
@@ -526,7 +526,7 @@ class Scenario(Driver):
     def slot_bytes(self, slots: Mapping[str, int]) -> int:
         """Bytes of so many slots of each component."""
         return sum(
-            count // tokens_per_entry(self.config, pool) * self.adapter.slot_bytes(pool) * self.adapter.layers(pool)
+            count // tokens_per_row(self.config, pool) * self.adapter.slot_bytes(pool) * self.adapter.layers(pool)
             for component, count in slots.items()
             for pool in pools_of(self.config, component)
             if self.adapter.layers(pool)
@@ -578,6 +578,10 @@ class Scenario(Driver):
     def object_keys(self, pool: str, pages: Sequence[int], namespace: Namespace = SHARED) -> list[str]:
         """The full key of the object of each page of a prompt in one pool; for MAMBA of the state after the page."""
         return self.storage_keys(pool, self.key(self.prompt(pages), namespace))
+
+    def stored_pages(self, pool: str, pages: Sequence[int]) -> list[int]:
+        """The pages of a prompt, from 0, that have an object in a pool: with entries of several pages not all."""
+        return [int(page) for page in with_entry(self.config, pool, np.arange(len(pages)))]
 
     def in_storage(self, pages: Sequence[int]) -> dict[str, list[bool]]:
         """Of each pool, which pages of a prompt can be read from storage."""

@@ -46,9 +46,18 @@ def cached_rows(driver: Scenario, tensors: Sequence[SlotTensor]) -> Rows:
     """What each tensor has for each page that is cached on the device."""
     cached = {component: driver.device_slots(component) for component in driver.config.components}
     return {
-        one.path: {pages: one.read(np.array(slots)) for pages, slots in cached[one.component].items()}
+        one.path: {
+            pages: one.read(np.array(slots))
+            for pages, slots in cached[one.component].items()
+            if one.tokens_per_row < driver.config.page_size or _have_entries(driver, pages)
+        }
         for one in tensors
     }
+
+
+def _have_entries(driver: Scenario, pages: Pages) -> bool:
+    """Whether the last of these pages has an entry of each sidecar. A row of a page without an entry means nothing."""
+    return all(len(pages) - 1 in driver.stored_pages(pool, pages) for pool in driver.config.sidecars)
 
 
 def require_restored(driver: Scenario, before: Rows, after: Rows, tier: Tier) -> None:

@@ -10,7 +10,7 @@ from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.contents import Read
-from hicache.testing.driving.pools import component_of, entries
+from hicache.testing.driving.pools import component_of, rows, with_entry
 from hicache.types import Slots, Tier, TransferKind
 
 from .scenario import FORWARD, FULL, MAMBA, SWA, TOMBSTONE, Scenario
@@ -38,9 +38,10 @@ def bytes_on(driver: Scenario, tier: Tier) -> dict[Place, bytes]:
     adapter, is_device = driver.adapter, tier is Tier.DEVICE
     read, slots_of = (adapter.read, driver.device_slots) if is_device else (adapter.read_host, driver.host_slots)
     return {
-        (pool, pages, layer): read(pool, entries(driver.config, pool, np.array(slots)), layer).tobytes()
+        (pool, pages, layer): read(pool, rows(driver.config, pool, np.array(slots)), layer).tobytes()
         for component, pool in pools(driver)
         for pages, slots in slots_of(component).items()
+        if len(with_entry(driver.config, pool, np.array([len(pages) - 1])))
         for layer in range(driver.adapter.layers(pool))
     }
 
@@ -132,7 +133,7 @@ def of_sidecars(driver: Scenario, read: Read, slots: Slots) -> list[PageBytes]:
     """What each layer of each sidecar has for some slots."""
     config = driver.config
     return [
-        read(pool, entries(config, pool, slots), layer)
+        read(pool, rows(config, pool, slots), layer)
         for pool in config.sidecars
         for layer in range(driver.adapter.layers(pool))
     ]

@@ -10,7 +10,7 @@ import pytest
 from hicache.config import ExecutorKind, Layout
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
-from hicache.testing.driving.pools import entries
+from hicache.testing.driving.pools import rows
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.types import PADDING_SLOT, Pool, Sizes, Slots
 
@@ -458,7 +458,7 @@ def _entries(driver: Scenario, slots: Slots) -> list[PageBytes]:
     """What the sidecars hold at some slots, layer by layer."""
     config = driver.config
     return [
-        driver.adapter.read(pool, entries(config, pool, slots), layer)
+        driver.adapter.read(pool, rows(config, pool, slots), layer)
         for pool in config.sidecars
         for layer in range(driver.adapter.layers(pool))
     ]

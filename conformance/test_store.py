@@ -141,9 +141,12 @@ def test_a_cache_that_differs_in_nothing_reads_all(driver: Scenario) -> None:
 
 @clause("STORE-1")
 def test_each_pool_has_objects_of_its_own(driver: Scenario) -> None:
-    by_pool = {pool: set(driver.object_keys(pool, PROMPT)) for pool in driver.pools()}
+    by_pool = {
+        pool: [driver.object_keys(pool, PROMPT)[page] for page in driver.stored_pages(pool, PROMPT)]
+        for pool in driver.pools()
+    }
     several = [key for keys in by_pool.values() for key in keys]
-    assert len(several) == len(set(several)) == len(PROMPT) * len(by_pool), (
+    assert len(several) == len(set(several)), (
         f"STORE-1: {len(by_pool)} pools of {len(PROMPT)} pages have objects of their own, got {by_pool}"
     )
 
@@ -299,7 +302,7 @@ def test_without_any_one_object_the_longest_usable_prefix_is_prefetched(driver: 
 @clause("STORE-2", page_sizes=[16])
 def test_without_any_two_objects_the_longest_usable_prefix_is_prefetched(driver: Scenario) -> None:
     driver.put_in_storage_alone(*PREFIXES)
-    names = [(pool, page) for pool in driver.pools() for page in range(1, len(PROMPT))]
+    names = [(pool, page) for pool in driver.pools() for page in driver.stored_pages(pool, PROMPT) if page]
     pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
     for pair in pairs:
         keys = [driver.object_keys(pool, PROMPT)[page] for pool, page in pair]

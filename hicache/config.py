@@ -264,7 +264,8 @@ class PoolShape:
 
     `name`: of the pool. `follows`: the slots that it has entries for. `buffers`: its tensors. `layers`: of the whole
     model, before the pipeline divides them; 0 only for "kv", where other pools have layers. `tokens_per_entry`: it has
-    one entry for so many tokens; the page size must be a multiple of it.
+    one entry for so many tokens. Either the page size is a multiple of it, or it is a multiple of the page size: then
+    whole pages form a group, and the group's entry is in the row of its last page.
     """
 
     name: str
@@ -291,6 +292,10 @@ class PoolShape:
             raise ConfigurationError(
                 f"{pool}tokens_per_entry={self.tokens_per_entry} is possible for pools that follow every page alone"
             )
+
+    def pages_per_entry(self, page_size: int) -> int:
+        """How many pages of a prefix share an entry, counted from its start. The last of them has it in its row."""
+        return max(1, self.tokens_per_entry // page_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,10 +644,10 @@ class CacheConfig:
             if component in self.components and component not in followed:
                 raise ConfigurationError(f"components has {component!r}, but no pool of the model follows it")
         for pool in model.pools:
-            if self.page_size % pool.tokens_per_entry:
+            if self.page_size % pool.tokens_per_entry and pool.tokens_per_entry % self.page_size:
                 raise ConfigurationError(
                     f"page_size={self.page_size} is not a multiple of tokens_per_entry={pool.tokens_per_entry} "
-                    f"of pool {pool.name!r}"
+                    f"of pool {pool.name!r}, nor a divisor of it"
                 )
 
     def require_divisible(self) -> None:

@@ -29,7 +29,7 @@ CALLED = frozenset(
     {
         *(Capability.VERBS, Capability.REQUESTS, Capability.RESET, Capability.TABLES, Capability.BYTES),
         *(Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM, Capability.POLICIES),
-        *(Capability.SWA, Capability.MAMBA, Capability.INDEXER, Capability.SIDECARS),
+        *(Capability.SWA, Capability.MAMBA, Capability.INDEXER, Capability.SIDECARS, Capability.GROUPS),
     }
 )
 """The capabilities of which the machines make use. All others they hide."""

@@ -21,7 +21,7 @@ from hicache.config import (
 )
 from hicache.testing.adapter import Capability
 from hicache.testing.geometry import GeometricConfig
-from hicache.testing.hybrid_model import TINY_MODEL, tiny_model
+from hicache.testing.hybrid_model import GROUPS, TINY_MODEL, tiny_model
 from hicache.testing.storage.scripted import BACKEND
 from hicache.types import SHARED, Component, Namespace, StopPolicy
 
@@ -63,6 +63,7 @@ def configurations(
 ) -> CacheConfig:
     """A configuration with these components, within the capabilities of an adapter."""
     page_size = draw(st.sampled_from([1, 2, 3] if Capability.PAGED in capabilities else [1]))
+    group_tokens = page_size * (draw(st.integers(2, 3), label="group") if GROUPS in sidecars else 1)
     pages = {component: draw(st.integers(2, 8), label=f"{component} pages") for component in components}
     policies = list(EvictionPolicy) if Capability.POLICIES in capabilities else [EvictionPolicy.LRU]
     return CacheConfig(
@@ -78,7 +79,7 @@ def configurations(
         events=Capability.EVENTS in capabilities,
         layout=draw(st.sampled_from(Layout)),
         device="cpu",
-        model=tiny_model(tuple(sidecars)),
+        model=tiny_model(tuple(sidecars), group_tokens),
         topology=SINGLE_RANK,
         recency=draw(st.sampled_from(Recency)) if Component.MAMBA in components else Recency.USED,
         mamba_max_states_per_path=draw(st.sampled_from([None, None, 1, 2])) if Component.MAMBA in components else None,

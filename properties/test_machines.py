@@ -14,7 +14,7 @@ from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.devices import missing_device
-from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS
+from hicache.testing.hybrid_model import DRAFT, EXPERTS, GROUPS, OTHER_SIDECARS
 from hicache.types import Component, Pool
 
 from .black_box_machine import BlackBoxMachine, BlackBoxRequests, BlackBoxVerbs
@@ -35,11 +35,13 @@ NEEDS = {
     Component.MAMBA.value: frozenset({Capability.MAMBA}),
     Pool.INDEXER.value: frozenset({Capability.INDEXER}),
     **dict.fromkeys(OTHER_SIDECARS, frozenset({Capability.SIDECARS})),
+    GROUPS: frozenset({Capability.SIDECARS, Capability.GROUPS}),
 }
 COMBINATIONS = [
     (("full",), ()),
     (("full",), ("indexer",)),
     (("full",), (DRAFT, EXPERTS)),
+    (("full",), (GROUPS,)),
     (("full", "swa"), ()),
     (("full", "mamba"), ()),
     (("full", "swa", "mamba"), ("indexer",)),

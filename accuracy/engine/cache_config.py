@@ -19,6 +19,7 @@ from hicache.config import (
     Topology,
     WritePolicy,
 )
+from hicache.errors import ConfigurationError
 from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.types import Component, Pool, StopPolicy
 
@@ -34,8 +35,14 @@ def device_config(
     """A cache on the device alone.
 
     `tokens`: capacity of FULL, and of SWA if the model has windows. `states`: capacity of MAMBA. `chunk_tokens`: a
-    state is cached after each chunk.
+    state is cached after each chunk. Raises ConfigurationError where a page would cut an entry of several tokens.
     """
+    for part in layout.compressors:
+        # An open entry is made of projections that no pool has, so a hit cannot end inside it.
+        if page_size % part.rate:
+            raise ConfigurationError(
+                f"page_size={page_size} is not a multiple of tokens_per_entry={part.rate} of pool {part.pool!r}"
+            )
     window = layout.window_tokens
     capacities = {Component.FULL.value: tokens}
     if window is not None:

@@ -50,7 +50,7 @@ class PoolSpec:
     """A pool's identity: data may be copied only between pools that differ in nothing but layout and capacity.
 
     `owner`: the component whose pages the pool has. A sidecar has those of another pool, and is never allocated from
-    (sglang#22767). `tokens_per_entry`: a page of the pool has one entry for so many tokens.
+    (sglang#22767). `tokens_per_entry`: a page of the pool has one entry for so many tokens, and at least one row.
     """
 
     pool: str
@@ -194,7 +194,7 @@ class TierPools:
         if unknown:
             raise ConfigurationError(f"tensors are given for pools {unknown}, the cache has {sorted(specs)}")
         for pool, spec in specs.items():
-            pages, page_size = self.capacity_pages(spec.owner) + 1, sizes[spec.owner] // spec.tokens_per_entry
+            pages, page_size = self.capacity_pages(spec.owner) + 1, max(1, sizes[spec.owner] // spec.tokens_per_entry)
             self.buffers[pool] = PoolBuffers(spec, pages, page_size, device, (tensors or {}).get(pool))
         tensors_of_all = [raw for buffers in self.buffers.values() for raw in buffers.raw]
         self.device = tensors_of_all[0].device if tensors_of_all else torch.device("cpu")

@@ -61,6 +61,7 @@ class Capability(str, Enum):
     MAMBA = "the MAMBA component: `allocate_state`, `free_state`, `fork_state`"
     INDEXER = "an indexer sidecar pool that follows KV"
     SIDECARS = "any number of sidecar pools that follow KV, as the model names them"
+    GROUPS = "with SIDECARS: pools that have one entry for several pages"
     POLICIES = "all seven eviction policies, not only LRU"
     BYTES = "pools that can be written and read: `layers`, `slot_bytes`, `write`, `read`"
     CENSUS = "every tensor that is indexed by slot can be found: `slot_roots`, `slot_counts`"
@@ -300,7 +301,10 @@ class StorageVerbs(_Verbs):
         self._lacks("clear_storage")
 
     def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
-        """The object key of each whole page in one pool (MAMBA: of the state after the page), with its scope."""
+        """The object key of each whole page in one pool (MAMBA: of the state after the page), with its scope.
+
+        A page that has no entry of the pool, because its group ends later, is named by the key of its KV.
+        """
         self._lacks("storage_keys")
 
     def advance_clock(self, seconds: float) -> None:
@@ -516,7 +520,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         """Write bytes to slots of the pool (for SWA: to the partners, not to the FULL slots).
 
-        A pool that has one entry for several tokens is addressed by entry: slot // tokens_per_entry.
+        A pool that has one entry for several tokens is addressed by entry: slot // tokens_per_entry. One for several
+        pages has a row for each page, slot // page_size, and the entry in that of the last one.
         """
         self._lacks("write")
 

@@ -17,7 +17,7 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.testing.adapter import Capability
-from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS, SCALES, SECOND_INDEX, tiny_model
+from hicache.testing.hybrid_model import DRAFT, EXPERTS, GROUPS, OTHER_SIDECARS, SCALES, SECOND_INDEX, tiny_model
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.types import Component, Pool, StopPolicy
 
@@ -32,6 +32,7 @@ Kind = tuple[tuple[str, ...], tuple[str, ...]]
 ALONE: Kind = ((FULL,), ())
 ALL: Kind = ((FULL, SWA, MAMBA), (INDEXER,))
 TWO_SIDECARS: Kind = ((FULL,), (DRAFT, SECOND_INDEX))
+GROUPED: Kind = ((FULL,), (GROUPS,))
 THREE_SIDECARS: Kind = ((FULL, SWA, MAMBA), (INDEXER, SCALES, EXPERTS))
 
 CAPACITY_PAGES = {FULL: 24, SWA: 16}
@@ -52,6 +53,7 @@ KINDS = {
     ((FULL,), (INDEXER,)): (16,),
     ALL: (1, 3, 16, 64),
     TWO_SIDECARS: (16,),
+    GROUPED: (16,),
     THREE_SIDECARS: (16,),
 }
 """Page sizes by components and sidecars: all page sizes for FULL alone, and for all components with the indexer."""
@@ -61,6 +63,9 @@ TIERED_KINDS = (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL)
 
 SEVERAL_SIDECARS = (TWO_SIDECARS, THREE_SIDECARS)
 """The kinds with more sidecars than the indexer, which differ in layers, items and tokens of an entry."""
+
+GROUPED_OVER_ALL: Kind = ((FULL, SWA, MAMBA), (GROUPS,))
+"""All components, and a sidecar that has one entry for several pages."""
 
 USUAL_LAYOUTS = (Layout.LAYER_FIRST, Layout.PAGE_FIRST)
 """The layouts of device and host in all configurations except those for other layouts."""
@@ -81,6 +86,7 @@ OF_NAME = {
     Component.MAMBA.value: Capability.MAMBA,
     Pool.INDEXER.value: Capability.INDEXER,
     **dict.fromkeys(OTHER_SIDECARS, Capability.SIDECARS),
+    GROUPS: Capability.GROUPS,
 }
 """The capability that a component or sidecar needs."""
 
@@ -103,6 +109,7 @@ QUICK = frozenset(
         "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         f"{THREE_SIDECARS_THREADED}/ScriptedStorage-wait_complete-threaded",
+        "full+groups/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-timeout-stepped",
     }
 )
@@ -140,6 +147,7 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.MAMBA: MAMBA in config.components,
         Capability.INDEXER: INDEXER in config.sidecars,
         Capability.SIDECARS: not {INDEXER}.issuperset(config.sidecars),
+        Capability.GROUPS: GROUPS in config.sidecars,
         Capability.BIGRAM: config.bigram,
         Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
         Capability.EVENTS: config.events,
@@ -229,7 +237,7 @@ def _product() -> Iterator[CacheConfig]:
 
 def _host_product() -> Iterator[CacheConfig]:
     """Every kind with write_through; other policies, layouts, executors and thresholds with some of the kinds."""
-    for kind in (*TIERED_KINDS, *SEVERAL_SIDECARS):
+    for kind in (*TIERED_KINDS, *SEVERAL_SIDECARS, GROUPED):
         yield with_host(_tiny(kind, 16))
     for kind in (ALONE, ALL):
         yield with_host(_tiny(kind, 1))
@@ -254,7 +262,7 @@ def _storage_product() -> Iterator[CacheConfig]:
 
     With the policy timeout there are no events: what is computed for them, such as hashes, hides that it is missing.
     """
-    for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,)), *SEVERAL_SIDECARS):
+    for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,)), *SEVERAL_SIDECARS, GROUPED, GROUPED_OVER_ALL):
         yield with_storage(with_host(_tiny(kind, 16)))
     yield with_storage(with_host(_tiny(ALONE, 1)))
     yield with_storage(with_host(_tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))

@@ -81,7 +81,7 @@ TINY_MODEL = ModelShape.hybrid(
 
 TINY_INDEX_DIM = 4
 
-DRAFT, SCALES, EXPERTS, SECOND_INDEX = "draft", "scales", "experts", "second_index"
+DRAFT, SCALES, EXPERTS, SECOND_INDEX, GROUPS = "draft", "scales", "experts", "second_index", "groups"
 
 _EACH_PAGE = Follows.EVERY_PAGE
 OTHER_SIDECARS = {
@@ -91,13 +91,16 @@ OTHER_SIDECARS = {
         PoolShape(SCALES, _EACH_PAGE, 2, (BufferShape("key", (1,), "uint8"), BufferShape("value", (1,), "uint8"))),
         PoolShape(EXPERTS, _EACH_PAGE, 3, (BufferShape("ids", (2,), "int16"),)),
         PoolShape(SECOND_INDEX, _EACH_PAGE, 2, (BufferShape("keys", (4,), "float32"),), tokens_per_entry=4),
+        PoolShape(GROUPS, _EACH_PAGE, 2, (BufferShape("keys", (4,), "float32"),), tokens_per_entry=32),
     )
 }
 """Sidecars besides the indexer: the KV of a draft model, which has fewer layers; the scales of quantised KV; the
-experts that each token was routed to, in more layers than KV has; and an index of one entry for four tokens."""
+experts that each token was routed to, in more layers than KV has; an index of one entry for four tokens; and one of an
+entry for two pages of 16 tokens."""
 
 
-def tiny_model(sidecars: tuple[str, ...]) -> ModelShape:
-    """TINY_MODEL with the named sidecars: the indexer, and those of OTHER_SIDECARS."""
-    others = tuple(OTHER_SIDECARS[name] for name in sidecars if name != Pool.INDEXER)
+def tiny_model(sidecars: tuple[str, ...], group_tokens: int = 32) -> ModelShape:
+    """TINY_MODEL with the named sidecars: the indexer, and those of OTHER_SIDECARS, with so large groups."""
+    grouped = {GROUPS: replace(OTHER_SIDECARS[GROUPS], tokens_per_entry=group_tokens)}
+    others = tuple((OTHER_SIDECARS | grouped)[name] for name in sidecars if name != Pool.INDEXER)
     return reshaped(TINY_MODEL, index_dim=TINY_INDEX_DIM if Pool.INDEXER in sidecars else 0, others=others)

@@ -280,7 +280,7 @@ class Prefetch:
         pages = {name: self.pages[name][:count] for name, count in wanted.items()}
         self.pages = {name: self.pages[name][count:] for name, count in wanted.items()}
         self.pages_read = {}
-        self._tree.counters.bytes_prefetched += self._jobs.bytes_of(pages)
+        self._tree.counters.bytes_prefetched += self._jobs.bytes_of(pages, start + length)
         unused = HostInsertion(self._tree, key, start, self.on_host, pages).insert_host(self._tree.tick())
         for name, own in unused.items():
             self._evictor.free(name, own)
@@ -387,8 +387,13 @@ class Prefetch:
 
     def _unbroken(self) -> int:
         """The first pages that have come of every pool without gaps, or were there."""
-        come = min(self.pages_read.get(pool, 0) for pool in self._jobs.prefix_pools)
-        return min(self.length, self.on_host + come)
+        return self._usable({pool: self.pages_read.get(pool, 0) for pool in self._jobs.prefix_pools})
+
+    def _usable(self, come: Mapping[str, int]) -> int:
+        """The prefix that ends where the first object is missing, when so many pages have come of each pool."""
+        start = self.anchor.end + self.on_host
+        ends = [read + self._jobs.pages_before_object(pool, start + read) for pool, read in come.items()]
+        return min(self.length, self.on_host + min(ends))
 
     def _usable_so_far(self) -> int:
         """The prefix that every rank could use if nothing more came."""
@@ -401,7 +406,7 @@ class Prefetch:
         mine = {pool: now.get(pool, 0) + self.pages_read.get(pool, 0) for pool in prefix_pools}
         mine |= {pool: now.get(pool, 0) for pool in self._jobs.tail_pools}
         agreed = self._stop_policy.completed(mine)
-        length = min(self.length, self.on_host + min(agreed[pool] for pool in prefix_pools))
+        length = self._usable({pool: agreed[pool] for pool in prefix_pools})
         for pool, name in self._jobs.tail_pools.items():
             needed = len(self.pages[name])
             if agreed[pool] < needed:

@@ -125,7 +125,7 @@ class StorageWorker:
         if backend is None:
             return 0
         if isinstance(part, PageBatch):
-            return self._read(backend, job, part)
+            return part.pages_before(self._read(backend, job, part) if part.keys else 0)
         if isinstance(part, StoreBatch):
             return self._store(backend, job, part)
         return self._query(backend, job, part)
@@ -154,14 +154,18 @@ class StorageWorker:
 
     def _store(self, backend: StorageBackend, job: StorageJob, batch: StoreBatch) -> int:
         """Write what this rank writes of a batch. The rest counts as done where that is done."""
-        own = [one for one in batch.pools if one.pool in self._written]
+        own = [one for one in batch.pools if one.pool in self._written and one.keys]
         done = self._move("set", backend.set, own, job.prefix_keys) if own else 0
         return len(batch.keys) if done == sum(len(one.keys) for one in own) else done
 
     def _move(self, verb: str, ask: MovePages, batches: Sequence[PageBatch], prefix_keys: Sequence[str]) -> int:
         """Read or write the pages of all these batches by one call."""
         keys = tuple([key for batch in batches for key in batch.keys])
-        pages = [self._pools.buffers[batch.pool].pieces(page) for batch in batches for page in batch.pages.tolist()]
+        pages = [
+            self._pools.buffers[batch.pool].pieces(page)
+            for batch in batches
+            for page in batch.pages[batch.objects].tolist()
+        ]
         return self._call(verb, lambda: ask(keys, pages, prefix_keys), lambda answer: pages_done(answer, len(keys)))
 
     def _call(self, verb: str, ask: Callable[[], object], read: Callable[[object], Reading]) -> int:

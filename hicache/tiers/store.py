@@ -138,7 +138,7 @@ class StorageWriter:
             for node in nodes:
                 node.store_failures += 1
             return
-        self._tree.counters.bytes_stored += self._jobs.bytes_of(operation.pages)
+        self._tree.counters.bytes_stored += self._jobs.bytes_of(operation.pages, operation.node.end)
         for node in nodes:
             for name in operation.pages:
                 if name != Component.MAMBA or node is operation.node:

@@ -46,11 +46,20 @@ class CopyJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageBatch:
-    """Pages of one pool: the key of each object, and the host page that it is read into or written from, int64."""
+    """Pages of one pool: the key of each object, and the host page that it is read into or written from, int64.
+
+    `objects`: which of the pages have an object: all, or with entries of several pages the last of each group.
+    """
 
     pool: str
     keys: tuple[str, ...]
     pages: Slots
+    objects: slice
+
+    def pages_before(self, objects: int) -> int:
+        """How many of the first pages are whole with so many objects: those before the first that is missing."""
+        count = len(self.pages)
+        return count if objects == len(self.keys) else range(count)[self.objects][objects]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +109,9 @@ class StorageJob:
     def is_whole(self, part: int, answer: int) -> bool:
         """Whether all pages of a batch were moved. A query is answered as a whole."""
         batch = self.parts[part]
-        return isinstance(batch, PrefixQuery) or answer == len(batch.keys)
+        if isinstance(batch, PrefixQuery):
+            return True
+        return answer == len(batch.pages if isinstance(batch, PageBatch) else batch.keys)
 
     def first(self, parts: int) -> StorageJob:
         """A job of its first parts only."""

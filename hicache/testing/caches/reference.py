@@ -444,7 +444,7 @@ class ReferenceAdapter(CacheAdapter):
     def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         keys = self._storage.jobs.keys
         hashes = self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
-        return [f"{keys.scope}/{name}" for name in keys.of_pages(pool, hashes)]
+        return [f"{keys.scope}/{name}" for name in self._storage.jobs.page_keys(pool, hashes, 0)]
 
     def advance_clock(self, seconds: float) -> None:
         self.clock.advance(seconds)

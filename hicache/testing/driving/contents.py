@@ -23,7 +23,7 @@ from hicache.testing.driving.patterns import (
     shard_of,
     state_digest,
 )
-from hicache.testing.driving.pools import component_of, entries, is_shared, pools_of, tokens_per_entry
+from hicache.testing.driving.pools import component_of, is_shared, pools_of, rows, tokens_per_row, with_entry
 from hicache.testing.laws.slots import all_slots
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
@@ -63,11 +63,12 @@ class Contents:
         digests = self._digests(key)[first : first + len(slots) // self._page_size]
         slots = slots[: len(digests) * self._page_size]
         for pool in pools_of(self._config, Component.FULL):
-            self._fill(pool, slots, digests, self._page_size)
+            own = with_entry(self._config, pool, np.arange(first, first + len(digests)))
+            self._fill(pool, _pages(slots, own, self._page_size), digests[own], self._page_size)
         if self._has_window:
-            partners, rows = self._paired_pages(slots)
+            partners, paired = self._paired_pages(slots)
             for pool in self._windows:
-                self._fill(pool, partners, digests[rows], self._page_size)
+                self._fill(pool, partners, digests[paired], self._page_size)
 
     def write_state(self, key: Key, slot: int) -> None:
         """Write the state after exactly this key."""
@@ -80,7 +81,7 @@ class Contents:
         """Overwrite slots that nothing uses, so that their old bytes cannot pass for newly loaded ones."""
         if self._readable and len(slots):
             for pool in pools_of(self._config, component):
-                own = entries(self._config, pool, slots)
+                own = rows(self._config, pool, slots)
                 for layer in range(self._adapter.layers(pool)):
                     noise = np.full((len(own), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
                     self._adapter.write(pool, own, layer, noise)
@@ -145,20 +146,23 @@ class Contents:
         is_state = component == Component.MAMBA
         slots: list[Slots] = []
         expected: list[bytes] = []
-        for view, own in zip(views, digests, strict=True):
+        places: list[int] = []
+        for node, view, own in zip(nodes, views, digests, strict=True):
             if (found := view.slots[component]) is not None:
                 slots.append(found)
                 expected += own[-1:] if is_state else own
+                places += range(node.start // self._page_size, node.start // self._page_size + len(own))
         if not slots:
             return
         joined, numbers, page_size = all_slots(slots), as_numbers(expected), 1 if is_state else self._page_size
         for pool in pools_of(self._config, component):
-            held, tokens = self._own(pool, numbers), tokens_per_entry(self._config, pool)
-            place = partial(_node_at, nodes, views, component, tokens)
-            own_entries = entries(self._config, pool, joined)
+            tokens = tokens_per_row(self._config, pool)
+            own_pages = np.arange(len(numbers)) if is_state else with_entry(self._config, pool, np.array(places))
+            held = self._own(pool, numbers[own_pages])
+            own_rows = rows(self._config, pool, _pages(joined, own_pages, page_size))
+            place = partial(_node_at, nodes, views, component, own_pages, page_size, tokens)
             for layer in range(self._adapter.layers(pool)):
-                data = read(pool, own_entries, layer)
-                check_fill(data, held, page_size // tokens, layer, pool, place)
+                check_fill(read(pool, own_rows, layer), held, page_size // tokens, layer, pool, place)
 
     def _own(self, pool: str, digests: Digests) -> Digests:
         """The digests of these pages for this rank's shard."""
@@ -172,10 +176,13 @@ class Contents:
         place: Place = _place_of_hit
         if pool in self._windows:
             first = self._window_start(len(slots)) // self._page_size
-            slots, rows = self._paired_pages(slots[first * self._page_size :])
-            digests, place = digests[first:][rows], _place_in_window
-        own, size = self._own(pool, digests), self._page_size // tokens_per_entry(self._config, pool)
-        check_fill(self._adapter.read(pool, entries(self._config, pool, slots), layer), own, size, layer, pool, place)
+            slots, paired = self._paired_pages(slots[first * self._page_size :])
+            digests, place = digests[first:][paired], _place_in_window
+        else:
+            with_own = with_entry(self._config, pool, np.arange(len(digests)))
+            slots, digests = _pages(slots, with_own, self._page_size), digests[with_own]
+        own, size = self._own(pool, digests), self._page_size // tokens_per_row(self._config, pool)
+        check_fill(self._adapter.read(pool, rows(self._config, pool, slots), layer), own, size, layer, pool, place)
 
     def _window_start(self, tokens: int) -> int:
         return max(0, tokens - (self._config.sliding_window_size or 0))
@@ -207,11 +214,16 @@ class Contents:
     def _fill(self, pool: str, slots: Slots, digests: Digests, page_size: int) -> None:
         if not len(slots):
             return
-        size = page_size // tokens_per_entry(self._config, pool)
+        size = page_size // tokens_per_row(self._config, pool)
         for layer in range(self._adapter.layers(pool)):
             own = self._own(pool, digests)
             data = fill(own, size, layer, pool, self._adapter.slot_bytes(pool))
-            self._adapter.write(pool, entries(self._config, pool, slots), layer, data)
+            self._adapter.write(pool, rows(self._config, pool, slots), layer, data)
+
+
+def _pages(slots: Slots, pages: Slots, page_size: int) -> Slots:
+    """The slots of some of these pages, by their numbers."""
+    return slots.reshape(-1, page_size)[pages].reshape(-1)
 
 
 def _place_of_hit(row: int) -> str:
@@ -240,13 +252,20 @@ def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[int, list[li
 
 
 def _node_at(
-    nodes: Sequence[NodeView], views: Sequence[NodeView | HostNodeView], component: str, tokens: int, row: int
+    nodes: Sequence[NodeView],
+    views: Sequence[NodeView | HostNodeView],
+    component: str,
+    pages: Slots,
+    page_size: int,
+    tokens: int,
+    row: int,
 ) -> str:
-    """Name the node and the slot of one row of the joined entries, each of so many tokens.
+    """Name the node and the slot of one row, each of so many tokens, of the joined pages.
 
-    `views`: the nodes on the tier in question.
+    `views`: the nodes on the tier in question. `pages`: those that were read, of all pages of these nodes.
     """
-    row *= tokens
+    number, offset = divmod(row * tokens, page_size)
+    row = int(pages[number]) * page_size + offset
     for node, view in zip(nodes, views, strict=True):
         count = 0 if (slots := view.slots[component]) is None else len(slots)
         if row < count:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hicache.config import CacheConfig, PoolShape
 from hicache.types import COMPONENT_POOL, Component, Slots
 
@@ -32,13 +34,20 @@ def is_shared(config: CacheConfig, pool: str) -> bool:
     return is_whole and config.model is not None and config.model.is_mla
 
 
-def tokens_per_entry(config: CacheConfig, pool: str) -> int:
-    """How many tokens have one entry of a pool."""
+def tokens_per_row(config: CacheConfig, pool: str) -> int:
+    """How many slots have one row of a pool: those of an entry, and of a page where an entry is for several pages."""
     shape = shape_of(config, pool)
-    return 1 if shape is None else shape.tokens_per_entry
+    return 1 if shape is None else min(shape.tokens_per_entry, config.page_size)
 
 
-def entries(config: CacheConfig, pool: str, slots: Slots) -> Slots:
-    """The entries of a pool for the slots of whole pages: slot // tokens_per_entry, each entry once, in order."""
-    tokens = tokens_per_entry(config, pool)
+def rows(config: CacheConfig, pool: str, slots: Slots) -> Slots:
+    """The rows of a pool for the slots of whole pages: slot // tokens of a row, each row once, in order."""
+    tokens = tokens_per_row(config, pool)
     return slots[::tokens] // tokens
+
+
+def with_entry(config: CacheConfig, pool: str, pages: Slots) -> Slots:
+    """Which of these pages, counted from the start of their prefix, have an entry: all, or the last of each group."""
+    shape = shape_of(config, pool)
+    group = 1 if shape is None else shape.pages_per_entry(config.page_size)
+    return np.flatnonzero((pages + 1) % group == 0)

@@ -31,7 +31,7 @@ class Sample:
 
 def _others(adapter: type[CacheAdapter]) -> tuple[str, ...]:
     """The components beside FULL, and the indexer: a replay has no other sidecar."""
-    needs = {name: need for name, need in OF_NAME.items() if need is not Capability.SIDECARS}
+    needs = {name: need for name, need in OF_NAME.items() if need not in (Capability.SIDECARS, Capability.GROUPS)}
     return tuple(name for name, need in needs.items() if need in adapter.capabilities)
 
 

@@ -15,7 +15,7 @@ from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {
     "KEY": 7,
-    "POOL": 11,
+    "POOL": 12,
     "MATCH": 20,
     "COMP": 3,
     "INS": 8,

@@ -119,7 +119,7 @@ def storage_job(number: int, kind: StorageKind, *pages: int) -> StorageJob:
 
 
 def _batch_of(prefix: str, pages: int) -> PageBatch:
-    return PageBatch(Pool.KV, tuple(f"{prefix}/{page}" for page in range(pages)), np.arange(1, pages + 1))
+    return PageBatch(Pool.KV, tuple(f"{prefix}/{page}" for page in range(pages)), np.arange(1, pages + 1), slice(None))
 
 
 def moved(job: CopyJob, tiers: TwoTiers, parts: int, see: See | None = None) -> dict[str, RawBytes]:

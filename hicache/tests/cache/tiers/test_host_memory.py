@@ -85,8 +85,10 @@ def moved_by(pools: HostPools, backend: StorageBackend) -> StorageWorker:
     worker = StorageWorker(pools, frozenset(Pool))
     sizes = {f"{pool}.0of1": size for pool, size in pools.page_bytes().items()}
     worker.attach(worker.prepared(backend, sizes))
-    batches = [PageBatch(pool, (f"{pool}.0of1/a", f"{pool}.0of1/b"), pages_of(1, 2)) for pool in pools.buffers]
-    reads = tuple([PageBatch(batch.pool, batch.keys, pages_of(4, 3)) for batch in batches])
+    batches = [
+        PageBatch(pool, (f"{pool}.0of1/a", f"{pool}.0of1/b"), pages_of(1, 2), slice(None)) for pool in pools.buffers
+    ]
+    reads = tuple([PageBatch(batch.pool, batch.keys, pages_of(4, 3), slice(None)) for batch in batches])
     stored = worker.rest(StorageJob(1, StorageKind.STORE, (StoreBatch(tuple(batches)),), ()), NOT_STARTED)
     came = worker.rest(StorageJob(2, StorageKind.PREFETCH, reads, ()), NOT_STARTED)
     assert stored.answers == (2 * len(batches),), f"all pages are stored by one call, got {stored}"

@@ -203,8 +203,8 @@ def test_bytes_go_out_and_come_back(pools: HostPools, pool: str) -> None:
     for layer in range(buffers.spec.layers):
         buffers.write(slots, layer, rows + np.uint8(layer))
     worker = worker_of(pools, MemoryStorage("scope", {}))
-    written = StoreBatch((PageBatch(pool, KEYS, pages_of(1, 2)),))
-    read = PageBatch(pool, (*KEYS, "kv/absent"), pages_of(4, 3, 5))
+    written = StoreBatch((PageBatch(pool, KEYS, pages_of(1, 2), slice(None)),))
+    read = PageBatch(pool, (*KEYS, "kv/absent"), pages_of(4, 3, 5), slice(None))
     assert answer(worker, StorageKind.STORE, written) == 2, "both pages are stored"
     assert answer(worker, StorageKind.PREFETCH, read) == 2, "STORE-3: up to the page that is absent"
     for layer in range(buffers.spec.layers):
@@ -228,7 +228,12 @@ class Recorded(MemoryStorage):
         return [done and not key.startswith(self._refused) for key, done in zip(keys, answers, strict=True)]
 
 
-NODE = StoreBatch((PageBatch(Pool.MAMBA, ("mamba/b",), pages_of(1)), PageBatch(Pool.KV, KEYS, pages_of(1, 2))))
+NODE = StoreBatch(
+    (
+        PageBatch(Pool.MAMBA, ("mamba/b",), pages_of(1), slice(None)),
+        PageBatch(Pool.KV, KEYS, pages_of(1, 2), slice(None)),
+    )
+)
 
 
 def test_one_set_writes_all_pools_of_a_node(pools: HostPools) -> None:
@@ -251,7 +256,7 @@ def test_a_rank_writes_its_own_pools_of_a_node(pools: HostPools) -> None:
 
 def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.LogCaptureFixture) -> None:
     worker = worker_of(pools, Broken("scope", {}))
-    batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
+    batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2), slice(None))
     with caplog.at_level(logging.ERROR):
         assert answer(worker, StorageKind.PREFETCH, batch) == 0, "FLOW-4: a call that raises brings nothing"
         assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "one answer for two keys counts as none"
@@ -304,7 +309,7 @@ def test_an_abandoned_backend_whose_calls_have_ended_is_closed_with_the_cache() 
 def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:
     worker = worker_of(pools, MemoryStorage("scope", {}))
     worker.detach()
-    batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
+    batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2), slice(None))
     assert not worker.is_attached, "the worker has no backend"
     assert answer(worker, StorageKind.STORE, StoreBatch((batch,))) == 0, "nothing is stored"
     assert not worker.clear(), "nothing is cleared"
