@@ -173,7 +173,7 @@ class UnifiedRadixCache:
             host_hit_length=self._host_hit(self.tree.components[FULL], found),
             component_host_hit_lengths=self._host_hits(found),
             branching_seqlen=self._branching_seqlen(found),
-            tokens_refused=self._tokens_refused(found),
+            tokens_refused=self._no_tokens if found.full_end == found.best.end else self._tokens_refused(found),
         )
         if not chunked:
             self._count_hit(key, found.path, result)
@@ -735,7 +735,7 @@ class UnifiedRadixCache:
         traffic.tokens_matched_host += found.host_hit_length
         asked = len(key.data) // self.tree.radix.bytes_per_page * self.config.page_size
         traffic.tokens_missed += asked - hit
-        if any(found.tokens_refused.values()):
+        if found.tokens_refused is not self._no_tokens:
             for name, tokens in found.tokens_refused.items():
                 traffic.tokens_refused[name] += tokens
             self._misses.consider()
@@ -749,8 +749,6 @@ class UnifiedRadixCache:
         return found.pages_on_host(component) * self._units[component.name]
 
     def _tokens_refused(self, found: Match) -> Mapping[str, int]:
-        if found.full_end == found.best.end:
-            return self._no_tokens
         pages = found.refused_pages(len(self._units))
         return {name: count * self.config.page_size for name, count in zip(self._no_tokens, pages, strict=True)}
 

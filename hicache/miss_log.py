@@ -28,13 +28,13 @@ class MissLog:
         if now < self._next_s:
             return
         refused = self._traffic.tokens_refused - self._refused_before
-        ((reason, tokens),) = refused.most_common(1)
-        full = refused.total() + self._found() - self._found_before
-        if 2 * tokens > full:
-            LOG.warning(
-                "%s: %s refused %d of %d cached tokens of matched prompts: see docs/guide/hit_rate.md",
-                *(self._name, reason, tokens, full),
-            )
+        cached = refused.total() + self._found() - self._found_before
+        for reason, tokens in refused.most_common(1):
+            if 2 * tokens > cached:
+                LOG.warning(
+                    "%s: %s refused %d of %d cached tokens of matched prompts: see docs/guide/hit_rate.md",
+                    *(self._name, reason, tokens, cached),
+                )
         self._begin(now)
 
     def _begin(self, now: float) -> None:

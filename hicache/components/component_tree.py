@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ REGISTRY: dict[str, type[TreeComponent]] = {
 """The components by name, in component order. A new one is one file and one entry here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """How far a key is cached, on the device and on both tiers, from one walk.
 
     `path`: the nodes on the key down to the best match. `anchor`, `best`: the deepest nodes at which every component is
