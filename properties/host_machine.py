@@ -179,10 +179,6 @@ class HostMachine(TierMachine):
         reported, before = self.reported(), hits_by_page(self.driver.snapshot(), self.config.page_size)
         found = self.driver.match(key, chunked=chunked)
         after = self.driver.snapshot()
-        on_host, pages = expected.host_hits[FULL], self.driver.aligned(key)
-        counts = {"match_device": expected.best - on_host, "match_host": on_host, "match_none": pages - expected.best}
-        counts |= {f"refused_{name}": tokens for name, tokens in found.tokens_refused.items()}
-        self.require_counted(reported, dict.fromkeys(counts, 0) if chunked else counts)
         anchor = len(found.device_indices)
         hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
         assert anchor == expected.anchor, f"MATCH-5: expected the anchor at {expected.anchor} elements, got {anchor}"
@@ -193,6 +189,10 @@ class HostMachine(TierMachine):
         )
         self.require_branching(key, found)
         self.require_refused(key, found)
+        on_host, pages = expected.host_hits[FULL], self.driver.aligned(key)
+        counts = {"match_device": expected.best - on_host, "match_host": on_host, "match_none": pages - expected.best}
+        counts |= {f"refused_{name}": tokens for name, tokens in found.tokens_refused.items()}
+        self.require_counted(reported, dict.fromkeys(counts, 0) if chunked else counts)
         assert self.model.agrees(after), (
             f"MATCH-9: expected no data to move in a match, got {self.model.differences(after)}"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
@@ -104,21 +106,25 @@ class RequestVerbs(CacheMachine):
         """Admit a request; its number, or None when it does not fit."""
         before = self.reported()
         known, admission = self.ask(key)
-        if before is not None:
-            after = self.adapter.reported_metrics()
-            hit = sum(after[name] - before[name] for name in ("match_device", "match_host"))
-            served = 0 if admission is None else admission.cached_tokens
-            assert hit == served, f"EVENT-3: a request was served {served} tokens of the cache, and {hit} were counted"
         if admission is None:
             assert self.handles or not self._fits_empty(key), (
                 f"REQ-5: nothing else runs and {len(key.tokens)} tokens fit an empty cache: expected to be admitted"
             )
+            self.require_served(before, 0)
             return None
         number = len(self.keys)
         self.keys[number], self.computed[number] = key, admission.cached_tokens
         self.require_cached(number, known, admission)
+        self.require_served(before, admission.cached_tokens)
         self.handles[number] = admission.request
         return number
+
+    def require_served(self, before: Mapping[str, int] | None, tokens: int) -> None:
+        """EVENT-3: what was reported before, and how many cached tokens a request was given since."""
+        if before is not None:
+            after = self.adapter.reported_metrics()
+            hit = sum(after[name] - before[name] for name in ("match_device", "match_host"))
+            assert hit == tokens, f"EVENT-3: a request was given {tokens} cached tokens, and {hit} were counted"
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
         """Admit a request. Also returns the hit that the oracle expects."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -164,7 +164,7 @@ class _DeepestOnHost(ComponentTree):
             if node.device[FULL].value is None and node.host[FULL].value is None:
                 break
             path.append(node)
-        return replace(found, path=path, best=path[-1]) if len(path) > found.anchor_steps else found
+        return found._replace(path=path, best=path[-1]) if len(path) > found.anchor_steps else found
 
 
 class DeepestOnHost(OtherParts):
