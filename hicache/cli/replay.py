@@ -21,7 +21,7 @@ from hicache.cli.command import (
     writable_file,
     writable_folder,
 )
-from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, Recency, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.types import Component, Pool, StopPolicy
 
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 COMPONENTS = (*(one.value for one in Component), Pool.INDEXER.value)
 
 FILES = ("replay.html", "replay.json")
+STATE_FILES = ("states.svg", "states.json", "agents.jsonl", "conversations.jsonl")
 
 _HOST_PANEL = "Host tier"
 _STORAGE_PANEL = "Storage tier"
 _METRICS_PANEL = "Metrics"
+_STATES_PANEL = "States of mamba"
 
 TraceFile = Annotated[
     Path | None,
@@ -118,6 +120,27 @@ RestartAt = Annotated[
 ]
 
 
+StateInterval = Annotated[
+    int | None,
+    typer.Option(min=1, help="For mamba: a request keeps a state every so many tokens.", rich_help_panel=_STATES_PANEL),
+]
+StateLimit = Annotated[
+    int | None,
+    typer.Option(min=1, help="For mamba: how many states a path keeps. Default: all.", rich_help_panel=_STATES_PANEL),
+]
+StateRecency = Annotated[
+    Recency, typer.Option(help="For mamba: which states a use refreshes.", rich_help_panel=_STATES_PANEL)
+]
+CompareStates = Annotated[
+    bool,
+    typer.Option(
+        "--compare-states",
+        help="Compare the policies of states, at 5, 10 and 25 % of the distinct pages: on the trace, if one is given, "
+        "and on generated conversations and agents. Writes states.json and states.svg.",
+        rich_help_panel=_STATES_PANEL,
+    ),
+]
+
 CheckEvery = Annotated[int, typer.Option(min=0, help="Check the whole cache every N requests. 0: at the end.")]
 
 MetricsFile = Annotated[
@@ -143,8 +166,12 @@ OPTIONS_OF = {
     "--host": ("write_policy", "host_layout", "executor"),
     "--storage": ("storage_config", "stop_policy", "queue_steps", "restart_at"),
     "swa in --components": ("window",),
+    "mamba in --components": ("recency", "mamba_checkpoint_interval", "mamba_max_states_per_path"),
 }
 """The options that have an effect only beside another one."""
+
+OF_A_COMPARISON = ("context", "trace", "adapter", "running", "limit", "skip_bad", "compare_states", "report")
+"""The options that have an effect beside `--compare-states`."""
 
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
@@ -165,6 +192,10 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     stop_policy: StorageStops = StopPolicy.WAIT_COMPLETE,
     queue_steps: QueueSteps = 4,
     restart_at: RestartAt = 0.5,
+    recency: StateRecency = Recency.USED,
+    mamba_checkpoint_interval: StateInterval = None,
+    mamba_max_states_per_path: StateLimit = None,
+    compare_states: CompareStates = False,
     running: Annotated[int, typer.Option(min=1, help="Number of requests that run at the same time.")] = 8,
     check_every: CheckEvery = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
@@ -185,6 +216,9 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     from hicache.testing.traces import SHIPPED_TRACE, Trace
 
     console, requests = Console(emoji=False), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
+    if compare_states:
+        _compare_states(context, console, [requests] if trace else [], adapter_class(adapter), running, report)
+        return
     names = tuple(map(str.strip, components.split(",")))
     _check_components(names)
     _check_tiers(context, capacity, host, storage, storage_config)
@@ -192,7 +226,8 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         tier = StorageSettings(storage or "", storage_config, stop_policy, queue_steps, restart_at)
     host_tier = None if host is None else HostSettings(host, write_policy, host_layout, executor)
     sizes = (page_size, capacity, names, policy, window, running, check_every)
-    settings = ReplaySettings(*sizes, host=host_tier, storage=None if storage is None else tier)
+    states = (recency, mamba_checkpoint_interval, mamba_max_states_per_path)
+    settings = ReplaySettings(*sizes, host_tier, None if storage is None else tier, *states)
     cache = adapter_class(adapter)
     writable_file("--metrics-file", metrics_file)
     writable_folder("--report", report, FILES)
@@ -207,6 +242,38 @@ def _check_components(names: tuple[str, ...]) -> None:
             raise ConfigurationError(f"components {names} names one twice")
         components = tuple(name for name in names if name != Pool.INDEXER)
         CacheConfig(dict.fromkeys(components, 1), components=components, sliding_window_size=1, mamba_chunk_size=1)
+
+
+def _compare_states(
+    context: typer.Context,
+    console: Console,
+    traces: list[Trace],
+    cache: type[CacheAdapter],
+    running: int,
+    report: Path,
+) -> None:
+    """Compare the policies of states, and show the table. Exits with 1 if an invariant was violated."""
+    from hicache.cli.replay_view import show_states
+    from hicache.testing.replay import compare_states, generated_traces, write_state_comparison
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in OF_A_COMPARISON and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter("has no effect with --compare-states", param_hint=f"--{name.replace('_', '-')}")
+    writable_folder("--report", report, STATE_FILES)
+    comparison = compare_states(
+        [*traces, *generated_traces(report)],
+        cache,
+        running,
+        lambda one: say(console, f"{one.trace}, {one.capacity}, {one.policy.name}: {one.hit_rate:.2%}"),
+    )
+    write_state_comparison(comparison, report)
+    show_states(console, comparison)
+    say(console, f"report: {report / 'states.svg'}")
+    for one in comparison.replays:
+        if one.broken is not None:
+            say(console, f"invariant violated {one.broken}", style="red")
+            raise typer.Exit(1)
 
 
 def _require_effect(context: typer.Context, given: Mapping[str, object]) -> None:
@@ -236,8 +303,9 @@ def _check_tiers(
                 parsed_capacity(tokens)
     with option("--storage-config"):
         options = read_extra_config(storage_config).options
-    with_window = "swa" in map(str.strip, context.params["components"].split(","))
-    _require_effect(context, {"--host": host, "--storage": storage, "swa in --components": with_window or None})
+    names = set(map(str.strip, context.params["components"].split(",")))
+    given = {f"{name} in --components": name if name in names else None for name in ("swa", "mamba")}
+    _require_effect(context, {"--host": host, "--storage": storage, **given})
     if storage is None:
         return
     with option("--storage"):

@@ -13,9 +13,10 @@ from rich.table import Table
 from hicache.cli.command import say_table
 from hicache.cli.progress_lines import progress_lines
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.replay import ReplayOutcome, ReplaySettings, StorageOutcome, replay
+from hicache.testing.replay import ReplayOutcome, ReplaySettings, StateComparison, StorageOutcome, replay
 from hicache.testing.replay.page import figures
 from hicache.testing.traces import Trace
+from hicache.types import Component
 
 
 def replay_with_progress(
@@ -45,6 +46,20 @@ def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
     if outcome.storage is not None:
         say_table(console, _parts(outcome.storage))
     say_table(console, _latencies(outcome))
+
+
+def show_states(console: Console, comparison: StateComparison) -> None:
+    """Print a table of hit rates: a row for each policy, a column for each trace and capacity."""
+    table = Table("states kept, recency", title=escape(f"hit rates of {comparison.adapter}"))
+    for one in comparison.of(comparison.policies[0]):
+        table.add_column(escape(f"{one.trace} {one.capacity}"), justify="right")
+    for heading in ("worst loss", "locked at most, tokens", "states"):
+        table.add_column(heading, justify="right")
+    for policy in comparison.policies:
+        rates = [f"{one.hit_rate:.2%}" for one in comparison.of(policy)]
+        pinned = [f"{comparison.pinned(policy, name):,}" for name in (Component.FULL, Component.MAMBA)]
+        table.add_row(policy.name, *rates, f"{comparison.worst_loss(policy):.2%}", *pinned)
+    say_table(console, table)
 
 
 def _totals(outcome: ReplayOutcome) -> Table:

@@ -3,9 +3,10 @@
 from hicache.testing.replay.configuration import NEVER, UNLIMITED, HostSettings, ReplaySettings, StorageSettings
 from hicache.testing.replay.limits import Survey, lru_hit_tokens, optimal_hit_tokens, survey
 from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome
-from hicache.testing.replay.report import write_report
+from hicache.testing.replay.report import write_report, write_state_comparison
 from hicache.testing.replay.run import replay
 from hicache.testing.replay.sample import Sample, replay_sample, samples
+from hicache.testing.replay.states import StateComparison, StateReplay, compare_states, generated_traces
 from hicache.testing.replay.tally import TallyPart
 
 __all__ = [
@@ -16,10 +17,14 @@ __all__ = [
     "ReplayOutcome",
     "ReplaySettings",
     "Sample",
+    "StateComparison",
+    "StateReplay",
     "StorageOutcome",
     "StorageSettings",
     "Survey",
     "TallyPart",
+    "compare_states",
+    "generated_traces",
     "lru_hit_tokens",
     "optimal_hit_tokens",
     "replay",
@@ -27,4 +32,5 @@ __all__ = [
     "samples",
     "survey",
     "write_report",
+    "write_state_comparison",
 ]

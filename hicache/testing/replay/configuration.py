@@ -15,6 +15,7 @@ from hicache.config import (
     HostConfig,
     Layout,
     ModelShape,
+    Recency,
     StorageConfig,
     WritePolicy,
     read_extra_config,
@@ -102,7 +103,9 @@ class ReplaySettings:
     than the trace and its running requests need would only take memory. `components`: components and
     sidecars. `running`: the number of requests that run at the same time. `check_every`: check the whole cache after
     every so many requests; 0 checks only at the end. `sliding_window_size`: tokens, for SWA. `host`: None for the
-    device alone. `storage`: None for none; it needs a host.
+    device alone. `storage`: None for none; it needs a host. `recency`, `mamba_checkpoint_interval`,
+    `mamba_max_states_per_path`: as in CacheConfig, for MAMBA. `mamba_capacity`: states on the device beside two for
+    each running request, or a share of the requests such as "5%"; None for two for each request that `capacity` holds.
     """
 
     page_size: int
@@ -114,14 +117,19 @@ class ReplaySettings:
     check_every: int
     host: HostSettings | None
     storage: StorageSettings | None
+    recency: Recency = Recency.USED
+    mamba_checkpoint_interval: int | None = None
+    mamba_max_states_per_path: int | None = None
+    mamba_capacity: str | None = None
 
     def __post_init__(self) -> None:
         for field, least in (("page_size", 1), ("sliding_window_size", 1), ("running", 1), ("check_every", 0)):
             value = getattr(self, field)
             if value < least:
                 raise ConfigurationError(f"{field} must be {least} or more, got {value!r}")
-        for capacity in (self.capacity, *([self.host.capacity] if self.host is not None else [])):
-            parsed_capacity(capacity)
+        for capacity in (self.capacity, self.mamba_capacity, None if self.host is None else self.host.capacity):
+            if capacity is not None:
+                parsed_capacity(capacity)
         if self.storage is not None and self.host is None:
             raise ConfigurationError(f"storage {self.storage.backend!r} needs a host tier, and there is none")
 
@@ -176,6 +184,9 @@ def _two_tiers(settings: ReplaySettings, totals: Survey) -> CacheConfig:
         model=reshaped(SMALLEST_MODEL, index_dim=1 if has_index else 0),
         topology=SINGLE_RANK,
         host=_host_config(settings.host, components, settings, totals),
+        recency=settings.recency,
+        mamba_checkpoint_interval=settings.mamba_checkpoint_interval,
+        mamba_max_states_per_path=settings.mamba_max_states_per_path,
     )
 
 
@@ -197,11 +208,15 @@ def _host_config(
 def _capacities(capacity: str, components: tuple[str, ...], settings: ReplaySettings, totals: Survey) -> dict[str, int]:
     """The capacity of each component on one tier, for the same share of the trace.
 
-    For MAMBA that is two states per request: one where it ends, and one where it branches off.
+    For MAMBA that is two states per request: one where it ends, and one where it branches off; or `mamba_capacity`.
     """
     # Rounded down to whole pages, at least one.
     tokens = max(1, _wanted_tokens(capacity, settings, totals) // settings.page_size) * settings.page_size
-    states = 2 * (settings.running + totals.requests * tokens // max(1, totals.footprint_tokens))
+    states = 2 * totals.requests * tokens // max(1, totals.footprint_tokens)
+    if settings.mamba_capacity is not None:
+        number = parsed_capacity(settings.mamba_capacity) or 2 * totals.requests
+        states = int(totals.requests * number / 100 if settings.mamba_capacity.strip().endswith("%") else number)
+    states += 2 * settings.running
     return {name: states if name == Component.MAMBA else tokens for name in components}
 
 

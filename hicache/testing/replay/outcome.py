@@ -21,7 +21,7 @@ SCHEMA_VERSION = 5
 
 1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
 3: `storage`; a third tier in `hit_tokens` and `hit_rates`. 4: `hit_lengths`.
-5: `refused_tokens`, `lost_tokens`, also of a window.
+5: `refused_tokens`, `lost_tokens`, also of a window; `pinned_tokens`.
 """
 
 ALIKE = ("trace", "footprint_tokens", "capacity_tokens", "running")
@@ -82,8 +82,9 @@ class ReplayOutcome:
     capacity of device and host together.
     `lru_hit_rate`: a block-level LRU of that capacity, which shares no code with the cache; `device_lru_hit_rate`: one
     of the device's capacity. `evicted_tokens`: of FULL from the device, or None when the adapter has no size counters.
-    `latency`: by verb. `checks`: audits of the whole cache. `broken`: the message of the violated law that ended the
-    replay, or None. `causes`: its clause. `host`, `storage`: None without that tier.
+    `pinned_tokens`: the most that locks held on the device at a time, by component, for MAMBA in states; empty without
+    SIZES. `latency`: by verb. `checks`: audits of the whole cache. `broken`: the message of the violated law that ended
+    the replay, or None. `causes`: its clause. `host`, `storage`: None without that tier.
     """
 
     schema_version: int
@@ -107,6 +108,7 @@ class ReplayOutcome:
     device_lru_hit_rate: float
     optimal_hit_rate: float
     evicted_tokens: int | None
+    pinned_tokens: Mapping[str, int]
     latency: Mapping[str, Latency]
     checks: int
     broken: str | None

@@ -42,6 +42,8 @@ def figures(outcome: ReplayOutcome) -> Iterator[Figure]:
     yield from _hits(outcome)
     evicted = _tokens(outcome.evicted_tokens)
     yield Figure("evicted", evicted, "FULL data that left the device, also where a lower tier kept a copy.")
+    if outcome.pinned_tokens:
+        yield Figure("locked", _listed(outcome.pinned_tokens), "The most that requests locked on the device at a time.")
     if outcome.host is not None:
         yield from _moved(outcome.host)
     if outcome.storage is not None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hicache.testing.replay.outcome import ReplayOutcome
+from hicache.testing.replay.states import StateComparison
 from hicache.testing.report.redaction import without_secrets
 
 
@@ -26,3 +27,12 @@ def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") 
     draw_replay(outcome, picture)
     page = render_replay(outcome, picture.read_bytes(), f"{name}.json")
     (directory / f"{name}.html").write_text(page, encoding="utf-8")
+
+
+def write_state_comparison(comparison: StateComparison, directory: Path) -> None:
+    """Write `states.json` and `states.svg`."""
+    from hicache.testing.replay.states_plot import draw_states
+
+    text = json.dumps(asdict(without_secrets(comparison)), indent=1, default=str)
+    (directory / "states.json").write_text(text + "\n", encoding="ascii")
+    draw_states(comparison, directory / "states.svg")

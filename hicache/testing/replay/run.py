@@ -79,6 +79,7 @@ def replay(
         device_lru_hit_rate=share(reached.device_lru_tokens, totals.input_tokens),
         optimal_hit_rate=share(reached.optimal_tokens, totals.input_tokens),
         evicted_tokens=tally.evicted_tokens,
+        pinned_tokens=tally.pinned_tokens,
         latency=epochs.stopwatch.summaries(),
         checks=epochs.checks,
         broken=None if found is None else f"after {tally.requests} requests: {found}",
@@ -310,7 +311,9 @@ class Epoch:
         """The FULL tokens in the tree, by tier, for the tiers with size counters."""
         if Capability.SIZES not in self.adapter.capabilities:
             return {}
-        sizes = {Tier.DEVICE.value: self.adapter.sizes()[Component.FULL]}
+        on_device = self.adapter.sizes()
+        self._tally.note_pinned(on_device)
+        sizes = {Tier.DEVICE.value: on_device[Component.FULL]}
         if self._has_host:
             sizes[Tier.HOST.value] = self.adapter.host_sizes()[Component.FULL]
         return {tier: full.evictable + full.protected for tier, full in sizes.items()}

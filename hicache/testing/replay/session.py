@@ -121,11 +121,14 @@ class Session:
             )
 
     def _compute(self, request: ScheduledRequest, branching: int | None, *, checked: bool) -> int:
-        """Write and cache the new pages, in two steps where prompts branch. Returns how many tokens the tree gained."""
+        """Write and cache the new pages, in steps that end where prompts branch and after each checkpoint interval.
+
+        Returns how many tokens the tree gained.
+        """
         whole = aligned_count(request.key, self._config)
         self._contents.write(request.key, request.own_slots(), request.cached_tokens)
-        inserted = 0
-        for end in sorted({min(branching or whole, whole), whole}):
+        inserted, interval = 0, self._config.mamba_checkpoint_interval or whole or 1
+        for end in sorted({min(branching or whole, whole), whole, *range(interval, whole, interval)}):
             if end > request.cached_tokens:
                 result = self._scheduler.insert(request, end, self._contents.write_state)
                 if result is None:

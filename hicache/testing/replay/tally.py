@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hicache.testing.replay.limits import Seen
 from hicache.testing.replay.session import Served
 from hicache.testing.traces import TraceRequest
-from hicache.types import Tier
+from hicache.types import Sizes, Tier
 
 _MAX_WINDOWS = 80
 
@@ -20,7 +20,7 @@ class ReplayTally:
     `hit_lengths`: by tier, the hits of each request. `refused_tokens`: by component; empty for a cache that does not
     say it. `lost_tokens`: what an earlier request computed, and was neither hit nor refused. `evicted_tokens`: the
     tokens that the tree gained on the device and no longer has there; None when the tree's size or what it gained is
-    unknown.
+    unknown. `pinned_tokens`: as in ReplayOutcome.
     """
 
     def __init__(self, tiers: Sequence[Tier], page_size: int) -> None:
@@ -31,6 +31,7 @@ class ReplayTally:
         self.refused_tokens: Counter[str] = Counter()
         self.lost_tokens = 0
         self.evicted_tokens: int | None = None
+        self.pinned_tokens: dict[str, int] = {}
         self.timeline = Timeline()
         self._gained_tokens = 0
         self._seen = Seen(page_size)
@@ -39,6 +40,11 @@ class ReplayTally:
     def hit_tokens(self) -> dict[str, int]:
         """The hits of all requests, by tier."""
         return {tier: sum(lengths) for tier, lengths in self.hit_lengths.items()}
+
+    def note_pinned(self, sizes: Mapping[str, Sizes]) -> None:
+        """The sizes on the device now, by component: what is locked counts if it is more than ever before."""
+        for name, one in sizes.items():
+            self.pinned_tokens[name] = max(one.protected, self.pinned_tokens.get(name, 0))
 
     def start_epoch(self) -> None:
         """Start with a new, empty cache: the tokens in the closed cache do not count as evicted."""

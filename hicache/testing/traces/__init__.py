@@ -5,16 +5,28 @@ Three traces are public, in the repository kvcache-ai/Mooncake under `FAST25-rel
 """
 
 from hicache.testing.traces.format import BLOCK_TOKENS, Trace, TraceRequest, request_tokens, write_trace
-from hicache.testing.traces.generate import SHIPPED_SEED, SHIPPED_TRACE, SHORT_TRACE, TraceShape, generate_trace
+from hicache.testing.traces.generate import (
+    AGENTS,
+    SHIPPED_SEED,
+    SHIPPED_TRACE,
+    SHORT_TRACE,
+    AgentShape,
+    TraceShape,
+    generate_agents,
+    generate_trace,
+)
 
 __all__ = [
+    "AGENTS",
     "BLOCK_TOKENS",
     "SHIPPED_SEED",
     "SHIPPED_TRACE",
     "SHORT_TRACE",
+    "AgentShape",
     "Trace",
     "TraceRequest",
     "TraceShape",
+    "generate_agents",
     "generate_trace",
     "request_tokens",
     "write_trace",

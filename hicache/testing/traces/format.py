@@ -15,7 +15,7 @@ from hicache.errors import TraceError
 from hicache.types import Tokens
 
 BLOCK_TOKENS = 512
-"""The number of tokens of one id in `hash_ids`; the last block of a request may be shorter."""
+"""The number of tokens of one id in `hash_ids`, where a line has no `block_size`, and the most that it may say."""
 
 BLOCK_IDS = 2**31
 """Block ids are below this, so that one token identifies its block."""
@@ -26,12 +26,16 @@ _LOW_BITS = np.uint32(BLOCK_IDS - 1)
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request: arrival time, input and output length in tokens, and block ids. Equal ids are equal prefixes."""
+    """One request: arrival time, input and output length in tokens, and block ids. Equal ids are equal prefixes.
+
+    `block_tokens`: of each block but the last one, which may be shorter.
+    """
 
     timestamp_ms: int
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...]
+    block_tokens: int = BLOCK_TOKENS
 
 
 class Trace:
@@ -69,7 +73,9 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
     with path.open("w", encoding="utf-8") as lines:
         for request in requests:
             fields = asdict(request)
-            lines.write(json.dumps({"timestamp": fields.pop("timestamp_ms"), **fields}) + "\n")
+            size = fields.pop("block_tokens")
+            others = {} if size == BLOCK_TOKENS else {"block_size": size}
+            lines.write(json.dumps({"timestamp": fields.pop("timestamp_ms"), **fields, **others}) + "\n")
 
 
 def request_tokens(request: TraceRequest) -> Tokens:
@@ -79,7 +85,7 @@ def request_tokens(request: TraceRequest) -> Tokens:
     that they never share a page of any size.
     """
     blocks = np.asarray(request.hash_ids, dtype=np.uint32)
-    tokens = (blocks[:, np.newaxis] + _STEPS) & _LOW_BITS
+    tokens = (blocks[:, np.newaxis] + _STEPS[: request.block_tokens]) & _LOW_BITS
     return tokens.view(np.int32).reshape(-1)[: request.input_length]
 
 
@@ -93,7 +99,7 @@ def page_runs(request: TraceRequest, page_size: int, *, begun: bool) -> list[tup
     runs = []
     pages = 0
     for place, prefix in enumerate(accumulate(request.hash_ids, _extended), start=1):
-        ended = (length if place == last else place * BLOCK_TOKENS) // page_size
+        ended = (length if place == last else place * request.block_tokens) // page_size
         if ended > pages:
             runs.append((prefix, ended - pages))
             pages = ended
@@ -114,11 +120,12 @@ def parse_request(line: bytes) -> TraceRequest:
         input_length=_natural(table, "input_length"),
         output_length=_natural(table, "output_length"),
         hash_ids=_block_ids(table),
+        block_tokens=_block_tokens(table),
     )
-    blocks = -(-request.input_length // BLOCK_TOKENS)
+    blocks = -(-request.input_length // request.block_tokens)
     if len(request.hash_ids) != blocks:
         raise ValueError(
-            f"input_length {request.input_length} takes {blocks} blocks of {BLOCK_TOKENS} tokens, "
+            f"input_length {request.input_length} takes {blocks} blocks of {request.block_tokens} tokens, "
             f"hash_ids has {len(request.hash_ids)}"
         )
     return request
@@ -129,6 +136,13 @@ def _natural(table: dict[str, Any], field: str) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{field} is {value!r}, not an integer of 0 or more")
     return value
+
+
+def _block_tokens(table: dict[str, Any]) -> int:
+    size = table.get("block_size", BLOCK_TOKENS)
+    if type(size) is not int or not 1 <= size <= BLOCK_TOKENS:
+        raise ValueError(f"block_size is {size!r}, not an integer from 1 to {BLOCK_TOKENS}")
+    return size
 
 
 def _block_ids(table: dict[str, Any]) -> tuple[int, ...]:

@@ -47,21 +47,71 @@ SHIPPED_TRACE = Path(__file__).parent / "conversations.jsonl"
 SHIPPED_SEED = 1
 
 
-class _Conversation:
-    """The number of tokens so far, and the ids of the whole blocks."""
+@dataclass(frozen=True, slots=True)
+class AgentShape:
+    """The shape of a generated trace of agents. Lengths are in tokens; `spread` as in TraceShape.
 
-    def __init__(self, length: int, blocks: list[int]) -> None:
+    An agent starts with instructions that all agents share, appends results of its tools turn by turn, and starts
+    sub-agents at a share of its turns. These start with instructions of their own, which all sub-agents share, and with
+    what is known of their task; the agent goes on when they have ended.
+    """
+
+    requests: int
+    live_agents: int
+    instructions_length: int
+    sub_instructions_length: int
+    turns_mean: float
+    sub_turns_mean: float
+    sub_agent_share: float
+    most_sub_agents: int
+    result_length_median: int
+    answer_length_median: int
+    spread: float
+    longest_input: int
+    interval_mean_ms: float
+
+
+AGENTS = AgentShape(
+    requests=600,
+    live_agents=12,
+    instructions_length=12_000,
+    sub_instructions_length=6_000,
+    turns_mean=24.0,
+    sub_turns_mean=6.0,
+    sub_agent_share=0.12,
+    most_sub_agents=3,
+    result_length_median=700,
+    answer_length_median=250,
+    spread=1.2,
+    longest_input=65_536,
+    interval_mean_ms=400.0,
+)
+"""Six hundred requests with the proportions of Weka's agent traces, but shorter."""
+
+AGENT_BLOCK_TOKENS = 64
+
+
+class _Conversation:
+    """The number of tokens so far, and the ids of the whole blocks.
+
+    `turns`, `children`: of an agent, those that are left and the sub-agents that it waits for.
+    """
+
+    def __init__(self, length: int, blocks: list[int], block_tokens: int = BLOCK_TOKENS) -> None:
         self.length = length
         self.blocks = blocks
+        self.block_tokens = block_tokens
+        self.turns = 0
+        self.children: list[_Conversation] = []
 
     def grow(self, tokens: int, fresh: Iterator[int]) -> None:
         """Append tokens, and give an id to each new whole block."""
         self.length += tokens
-        self.blocks.extend(itertools.islice(fresh, self.length // BLOCK_TOKENS - len(self.blocks)))
+        self.blocks.extend(itertools.islice(fresh, self.length // self.block_tokens - len(self.blocks)))
 
     def prompt(self, fresh: Iterator[int]) -> tuple[int, ...]:
         """All block ids. An incomplete last block gets an id that only this prompt has, as the next turn extends it."""
-        partial = itertools.islice(fresh, 1 if self.length % BLOCK_TOKENS else 0)
+        partial = itertools.islice(fresh, 1 if self.length % self.block_tokens else 0)
         return (*self.blocks, *partial)
 
 
@@ -102,6 +152,46 @@ def _message_length(random: Random, conversation: _Conversation, shape: TraceSha
     return min(_length(random, shape.message_length_median, shape), room)
 
 
-def _length(random: Random, median: int, shape: TraceShape) -> int:
+def _length(random: Random, median: int, shape: TraceShape | AgentShape) -> int:
     """A length with a heavy-tailed distribution: at least one token, and at most half of the longest input."""
     return max(1, min(int(median * random.lognormvariate(0.0, shape.spread)), shape.longest_input // 2))
+
+
+def generate_agents(shape: AgentShape, seed: int) -> Iterator[TraceRequest]:
+    """Yield `shape.requests` requests in blocks of 64 tokens, the same for the same seed."""
+    random = Random(seed)
+    fresh = itertools.count()
+    instructions, of_subs = (_Conversation(0, [], AGENT_BLOCK_TOKENS) for _ in range(2))
+    instructions.grow(shape.instructions_length, fresh)
+    of_subs.grow(shape.sub_instructions_length, fresh)
+    live: list[_Conversation] = []
+    arrival_ms = 0.0
+    for _ in range(shape.requests):
+        while len(live) < shape.live_agents:
+            live.append(_agent(random, instructions, shape.turns_mean))
+        agent = _deepest(random, random.choice(live))
+        room = max(1, shape.longest_input - agent.length)
+        agent.grow(min(_length(random, shape.result_length_median, shape), room), fresh)
+        answer = _length(random, shape.answer_length_median, shape)
+        yield TraceRequest(int(arrival_ms), agent.length, answer, agent.prompt(fresh), AGENT_BLOCK_TOKENS)
+        agent.grow(answer, fresh)
+        agent.turns -= 1
+        if agent in live and random.random() < shape.sub_agent_share:
+            count = random.randint(1, shape.most_sub_agents)
+            agent.children = [_agent(random, of_subs, shape.sub_turns_mean) for _ in range(count)]
+        if agent.length >= shape.longest_input:
+            agent.turns = 0
+        live = [one for one in live if one.turns > 0 or one.children]
+        arrival_ms += random.expovariate(1.0 / shape.interval_mean_ms)
+
+
+def _agent(random: Random, instructions: _Conversation, turns_mean: float) -> _Conversation:
+    agent = _Conversation(instructions.length, list(instructions.blocks), instructions.block_tokens)
+    agent.turns = 1 + int(random.expovariate(1.0 / turns_mean))
+    return agent
+
+
+def _deepest(random: Random, agent: _Conversation) -> _Conversation:
+    """A sub-agent that the agent waits for, or the agent itself."""
+    agent.children = [child for child in agent.children if child.turns > 0]
+    return random.choice(agent.children) if agent.children else agent

@@ -97,6 +97,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "rich",
     ),
     "hicache.testing.replay.plot": (*SHARED, "hicache.testing", "numpy", "matplotlib"),
+    "hicache.testing.replay.states_plot": (*SHARED, "hicache.testing", "matplotlib"),
     "hicache.testing.models.tree": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
     "hicache.testing.cuda": ("numpy", "torch"),
     "hicache.testing.devices": ("hicache.config", "hicache.errors", "torch"),
