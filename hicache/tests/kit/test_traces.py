@@ -49,13 +49,18 @@ MALFORMED = {
 }
 
 
+MALFORMED |= {
+    f"block_size {size!r}": json.dumps(GOOD | {"block_size": size}) for size in (0, 513, "64", True, None, 64)
+}
+
+
 def write_lines(path: Path, *lines: str) -> Path:
     path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
     return path
 
 
 def test_a_written_trace_reads_back(tmp_path: Path) -> None:
-    requests = [REQUEST, TraceRequest(9, 512, 0, (2,)), TraceRequest(9, 0, 1, ())]
+    requests = [REQUEST, TraceRequest(9, 512, 0, (2,)), TraceRequest(9, 0, 1, ()), TraceRequest(9, 65, 0, (2, 3), 64)]
     path = tmp_path / "trace.jsonl"
     write_trace(path, requests)
     assert list(Trace(path, skip_bad=False, limit=None)) == requests, "expected the trace that was written"
