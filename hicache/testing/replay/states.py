@@ -78,8 +78,8 @@ class StateComparison:
 
     def worst_loss(self, policy: StatePolicy) -> float:
         """By how much the policy is below the best one, where it is worst."""
-        rates = zip(*([one.hit_rate for one in self.of(other)] for other in self.policies), strict=True)
-        best = [max(of_all) for of_all in rates]
+        rates = [[one.hit_rate for one in self.of(other)] for other in self.policies]
+        best: list[float] = [max(at_one_place) for at_one_place in zip(*rates, strict=True)]
         return max(most - one.hit_rate for most, one in zip(best, self.of(policy), strict=True))
 
     def pinned(self, policy: StatePolicy, component: str) -> int:
