@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,7 +21,7 @@ from hicache.cli.command import (
     writable_file,
     writable_folder,
 )
-from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, Recency, WritePolicy
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.types import Component, Pool, StopPolicy
 
@@ -120,17 +120,6 @@ RestartAt = Annotated[
 ]
 
 
-StateInterval = Annotated[
-    int | None,
-    typer.Option(min=1, help="For mamba: a request keeps a state every so many tokens.", rich_help_panel=_STATES_PANEL),
-]
-StateLimit = Annotated[
-    int | None,
-    typer.Option(min=1, help="For mamba: how many states a path keeps. Default: all.", rich_help_panel=_STATES_PANEL),
-]
-StateRecency = Annotated[
-    Recency, typer.Option(help="For mamba: which states a use refreshes.", rich_help_panel=_STATES_PANEL)
-]
 CompareStates = Annotated[
     bool,
     typer.Option(
@@ -166,7 +155,6 @@ OPTIONS_OF = {
     "--host": ("write_policy", "host_layout", "executor"),
     "--storage": ("storage_config", "stop_policy", "queue_steps", "restart_at"),
     "swa in --components": ("window",),
-    "mamba in --components": ("recency", "mamba_checkpoint_interval", "mamba_max_states_per_path"),
 }
 """The options that have an effect only beside another one."""
 
@@ -192,9 +180,6 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     stop_policy: StorageStops = StopPolicy.WAIT_COMPLETE,
     queue_steps: QueueSteps = 4,
     restart_at: RestartAt = 0.5,
-    recency: StateRecency = Recency.USED,
-    mamba_checkpoint_interval: StateInterval = None,
-    mamba_max_states_per_path: StateLimit = None,
     compare_states: CompareStates = False,
     running: Annotated[int, typer.Option(min=1, help="Number of requests that run at the same time.")] = 8,
     check_every: CheckEvery = 2000,
@@ -218,30 +203,27 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     console, requests = Console(emoji=False), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
     if compare_states:
         _compare_states(context, console, [requests] if trace else [], adapter_class(adapter), running, report)
-        return
-    names = tuple(map(str.strip, components.split(",")))
-    _check_components(names)
     _check_tiers(context, capacity, host, storage, storage_config)
     with option("--restart-at"):
         tier = StorageSettings(storage or "", storage_config, stop_policy, queue_steps, restart_at)
     host_tier = None if host is None else HostSettings(host, write_policy, host_layout, executor)
-    sizes = (page_size, capacity, names, policy, window, running, check_every)
-    states = (recency, mamba_checkpoint_interval, mamba_max_states_per_path)
-    settings = ReplaySettings(*sizes, host_tier, None if storage is None else tier, *states)
+    sizes = (page_size, capacity, _checked_components(components), policy, window, running, check_every)
+    settings = ReplaySettings(*sizes, host=host_tier, storage=None if storage is None else tier)
     cache = adapter_class(adapter)
-    writable_file("--metrics-file", metrics_file)
     writable_folder("--report", report, FILES)
     _report(console, _replayed(console, requests, cache, settings, metrics_file, metrics_port), report)
 
 
-def _check_components(names: tuple[str, ...]) -> None:
-    """Usage error for unknown or repeated components and sidecars, and without FULL."""
+def _checked_components(components: str) -> tuple[str, ...]:
+    """The names of components and sidecars. Usage error for unknown or repeated ones, and without FULL."""
+    names = tuple(map(str.strip, components.split(",")))
     known_names("--components", "component", names, COMPONENTS)
     with option("--components"):
         if len(set(names)) != len(names):
             raise ConfigurationError(f"components {names} names one twice")
-        components = tuple(name for name in names if name != Pool.INDEXER)
-        CacheConfig(dict.fromkeys(components, 1), components=components, sliding_window_size=1, mamba_chunk_size=1)
+        kinds = tuple(name for name in names if name != Pool.INDEXER)
+        CacheConfig(dict.fromkeys(kinds, 1), components=kinds, sliding_window_size=1, mamba_chunk_size=1)
+    return names
 
 
 def _compare_states(
@@ -251,8 +233,8 @@ def _compare_states(
     cache: type[CacheAdapter],
     running: int,
     report: Path,
-) -> None:
-    """Compare the policies of states, and show the table. Exits with 1 if an invariant was violated."""
+) -> NoReturn:
+    """Compare the policies of states, and show the table. Exits with 1 if an invariant was violated, else with 0."""
     from hicache.cli.replay_view import show_states
     from hicache.testing.replay import compare_states, generated_traces, write_state_comparison
 
@@ -270,10 +252,10 @@ def _compare_states(
     write_state_comparison(comparison, report)
     show_states(console, comparison)
     say(console, f"report: {report / 'states.svg'}")
-    for one in comparison.replays:
-        if one.broken is not None:
-            say(console, f"invariant violated {one.broken}", style="red")
-            raise typer.Exit(1)
+    broken = [one.broken for one in comparison.replays if one.broken is not None]
+    for reason in broken[:1]:
+        say(console, f"invariant violated {reason}", style="red")
+    raise typer.Exit(bool(broken))
 
 
 def _require_effect(context: typer.Context, given: Mapping[str, object]) -> None:
@@ -303,9 +285,8 @@ def _check_tiers(
                 parsed_capacity(tokens)
     with option("--storage-config"):
         options = read_extra_config(storage_config).options
-    names = set(map(str.strip, context.params["components"].split(",")))
-    given = {f"{name} in --components": name if name in names else None for name in ("swa", "mamba")}
-    _require_effect(context, {"--host": host, "--storage": storage, **given})
+    with_window = "swa" in map(str.strip, context.params["components"].split(","))
+    _require_effect(context, {"--host": host, "--storage": storage, "swa in --components": with_window or None})
     if storage is None:
         return
     with option("--storage"):
@@ -331,6 +312,7 @@ def _replayed(
     from hicache.cli.replay_view import replay_with_progress
     from hicache.testing.replay.run import OpeningError
 
+    writable_file("--metrics-file", metrics_file)
     try:
         with exposed(cache, metrics_file, metrics_port) as measured:
             return replay_with_progress(console, requests, measured, settings)

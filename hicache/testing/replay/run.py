@@ -47,9 +47,7 @@ def replay(
     Streams the file five times, once more with a host tier, four times more with storage, and keeps some bytes for each
     block. Raises TraceError for a malformed line or an empty trace, ConfigurationError for what cannot be served.
     """
-    begin, totals = perf_counter(), survey(trace, settings.page_size)
-    if not totals.requests:
-        raise TraceError(f"{trace.path}: contains no request")
+    begin, totals = perf_counter(), _surveyed(trace, settings.page_size)
     with TemporaryDirectory(prefix="hicache-replay-") as directory:
         config = _served(with_geometry(cache_config(settings, totals, Path(directory)), adapter), adapter)
         with closing(ReplayEpochs(adapter, config, settings)) as epochs:
@@ -90,6 +88,13 @@ def replay(
         host=host,
         storage=_storage_outcome(epochs, config, trace, totals, settings),
     )
+
+
+def _surveyed(trace: Trace, page_size: int) -> Survey:
+    totals = survey(trace, page_size)
+    if not totals.requests:
+        raise TraceError(f"{trace.path}: contains no request")
+    return totals
 
 
 def _drive(

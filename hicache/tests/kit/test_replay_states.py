@@ -102,8 +102,7 @@ def test_a_comparison_is_a_table_and_a_picture_of_each_trace(tmp_path: Path) -> 
     [
         (("--compare-states", "--page-size", "64"), "--page-size"),
         (("--compare-states", "--host", "5%"), "--host"),
-        (("--recency", "path"), "--recency"),
-        (("--mamba-max-states-per-path", "1"), "--mamba-max-states-per-path"),
+        (("--compare-states", "--capacity", "5%"), "--capacity"),
     ],
 )
 def test_an_option_without_effect_is_refused(tmp_path: Path, words: tuple[str, ...], named: str) -> None:
