@@ -900,9 +900,10 @@ class Driver:
         return int(np.count_nonzero(self.adapter.partners(slots))) if self._has_window and len(slots) else 0
 
     def _cached(self, running: RunningRequest) -> None:
-        """A request has cached what it computed. With MAMBA the end of it may have no state."""
+        """A request has cached what it computed. Its last whole page may have no state, and no longer its window."""
         computed = running.computed()
-        self.kept.inserted(computed, 0 if self._has_states else aligned_count(computed, self.config))
+        is_whole = not (self._has_states or self._has_window)
+        self.kept.inserted(computed, aligned_count(computed, self.config) if is_whole else 0)
 
     def _require_kept(self, verb: str, key: Key, found: int, limit: int) -> None:
         if not self.may_miss:
