@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clauses_not_checked
-from hicache.testing.driving.patterns import element_bytes, elements_of
+from hicache.testing.driving.patterns import prefix_digests
+from hicache.testing.driving.prompts import cut
 from hicache.testing.geometry import geometry_of
 from hicache.testing.violation import violation
-from hicache.types import Component, Key, Namespace
+from hicache.types import Component, Key
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
@@ -33,7 +34,7 @@ class Kept:
         self._is_demanded = adapter.profile != "offload" and not_checked.isdisjoint(("EVICT-1", "REUSE-7"))
         self._has_limit = config.mamba_max_states_per_path is not None
         self._used: dict[str, int] = {}
-        self._ends: dict[int, set[tuple[Namespace, bytes]]] = {}
+        self._ends: set[int] = set()
         self.emptied({})
 
     # Room.
@@ -93,18 +94,22 @@ class Kept:
     def found(self, key: Key, elements: int) -> None:
         """The device has so many elements of a key."""
         if self._is_demanded and elements:
-            self._ends.setdefault(elements, set()).add((key.namespace, self._elements(key, elements)))
+            self._ends.add(self._digests(key, elements)[-1])
 
     def require(self, place: str, key: Key, elements: int, limit: int) -> None:
         """Raise InvariantError unless as much of a key was found as the device has. `limit`: the most that may be."""
-        for end in sorted(self._ends, reverse=True):
-            if elements < end <= limit and (key.namespace, self._elements(key, end)) in self._ends[end]:
-                raise violation("REUSE-7", place, f"{end} elements, which nothing had to leave for", elements)
-        self.found(key, elements)
+        digests = self._digests(key, max(elements, limit)) if self._is_demanded else []
+        page = self._config.page_size
+        for pages in range(limit // page, elements // page, -1):
+            if digests[pages - 1] in self._ends:
+                raise violation("REUSE-7", place, f"{pages * page} elements, which nothing had to leave for", elements)
+        if elements and digests:
+            self._ends.add(digests[elements // page - 1])
 
-    def _elements(self, key: Key, count: int) -> bytes:
-        bigram = self._config.bigram
-        return elements_of(key, bigram)[: count * element_bytes(bigram)]
+    def _digests(self, key: Key, elements: int) -> list[int]:
+        """A number for each whole page of so many elements of a key, of all that precedes its end."""
+        page = self._config.page_size
+        return [int(one) for one in prefix_digests(cut(key, elements, self._config), page, self._config.bigram)]
 
     def _blocks(self, name: str, slots: int) -> int:
         return -(-slots // self._geometry.slots(name))

@@ -7,7 +7,7 @@ scheduler, and shares no code with this one, so that each checks the other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.driving.prompts import cut
+from hicache.testing.driving.kept import Kept
+from hicache.testing.driving.prompts import cut, element_count
 from hicache.testing.violation import violation
 from hicache.types import (
     NO_SLOTS,
@@ -82,6 +83,7 @@ class Scheduler:
         self._adapter = adapter
         self._config = config
         self._call = call
+        self._kept = Kept(adapter, config)
         self._loads_may_fail = loads_may_fail
         self._has_states = Component.MAMBA in config.components
         executors = [tier.executor for tier in (config.host, config.storage) if tier is not None]
@@ -127,7 +129,10 @@ class Scheduler:
 
     def match(self, key: Key, *, chunked: bool = False) -> MatchResult:
         """Find the longest cached prefix."""
-        return self._call(self._adapter.match, key, chunked=chunked)
+        found = self._call(self._adapter.match, key, chunked=chunked)
+        elements = element_count(key, self._config)
+        self._kept.require(f"match of {elements} elements", key, len(found.device_indices), elements)
+        return found
 
     def begin(self, key: Key, found: MatchResult, read_early: ReadEarly | None = None) -> ScheduledRequest:
         """Start a request on what a match found: lock it, and load back what only the host has.
@@ -148,6 +153,7 @@ class Scheduler:
         """Allocate the pages that a request of `tokens` tokens lacks; False, with no effect, when they do not fit."""
         missing = tokens - len(request.table)
         missing += -missing % self._config.page_size
+        self._takes({Component.FULL: missing, Component.SWA: missing})
         slots = self.fit(lambda: self._call(self._adapter.allocate, missing))
         if slots is not None:
             request.table = np.concatenate((request.table, slots))
@@ -155,6 +161,7 @@ class Scheduler:
 
     def take_state(self, request: ScheduledRequest) -> bool:
         """Give a request a state of its own, a copy of that of its cached prefix; False when none is free."""
+        self._takes({Component.MAMBA: 1})
         if request.cached_tokens:
             request.state = self.fit(lambda: self._call(self._adapter.fork_state, request.node))
         else:
@@ -171,6 +178,7 @@ class Scheduler:
         """
         key, state = cut(request.key, end, self._config), None
         if self._has_states:
+            self._takes({Component.MAMBA: 1})
             state = self.fit(lambda: self._call(self._adapter.allocate_state))
             if state is None:
                 return None
@@ -186,6 +194,7 @@ class Scheduler:
         )
         if state is not None and not result.state_adopted:
             self._adapter.free_state(state)
+        self._kept.inserted(key, result.accepted_length)
         kept = self.match(key, chunked=True).device_indices
         if not len(kept) == result.accepted_length == end:
             raise violation("REQ-4", f"match after the insert of {end} tokens", end, (len(kept), result))
@@ -223,12 +232,18 @@ class Scheduler:
             taken = take()
         return taken
 
+    def _takes(self, slots: Mapping[str, int]) -> None:
+        """A verb is about to take so many slots of each component."""
+        self._kept.look()
+        self._kept.takes(slots)
+
     def _load(self, found: MatchResult, read_early: ReadEarly | None) -> tuple[Slots, Handle] | None:
         """Load back from the host past the device anchor: the slots, and the receipt of the lock on the last node."""
         if self._config.host is None or not (found.host_hit_length or any(found.component_host_hit_lengths.values())):
             return None
         # The data to load must stay on the host while requests are released to make free slots.
         pinned = self._call(self._adapter.lock_host, found.best_match)
+        self._takes({Component.FULL: found.host_hit_length, **found.component_host_hit_lengths})
         load = self.fit(lambda: self._call(self._adapter.load_back, found.best_match, quota=None))
         self._call(self._adapter.unlock_host, pinned)
         if load is None:
