@@ -19,7 +19,16 @@ import numpy as np
 import pytest
 import typer
 
-from hicache import CacheConfig, CacheMetrics, HostConfig, StopPolicy, StorageConfig, Topology, open_cache
+from hicache import (
+    CacheConfig,
+    CacheMetrics,
+    HostConfig,
+    RequestManager,
+    StopPolicy,
+    StorageConfig,
+    Topology,
+    open_cache,
+)
 from hicache.cache import UnifiedRadixCache
 from hicache.cli.exposition import exposed
 from hicache.errors import ConfigurationError
@@ -37,6 +46,7 @@ text_string_to_metric_families = pytest.importorskip("prometheus_client.parser")
 
 ROOT = Path(__file__).parents[3]
 PAGE = 4
+NAMED = (("refused", "reason"), ("match", "tier"))
 FULL_MODEL = reshaped(TINY_MODEL, swa_layers=0, mamba_layers=0)
 
 
@@ -120,6 +130,21 @@ def test_hits_by_tier_sum_to_what_was_asked(metrics: CacheMetrics, tmp_path: Pat
     assert hits == expected, f"expected {expected}, got {hits}"
     assert sum(hits.values()) == 6 * 4 * PAGE, f"six prompts were matched, got {hits}"
     assert all(hits.values()), f"the scenario has tokens on each tier and on none, got {hits}"
+
+
+def test_what_an_admission_cannot_use_is_refused_by_it(metrics: CacheMetrics) -> None:
+    # Three pages of the prompt are on the host, fewer than a load-back brings.
+    host = HostConfig({"full": 16 * PAGE}, load_back_threshold_tokens=4 * PAGE)
+    config = CacheConfig({"full": 8 * PAGE}, page_size=PAGE, model=FULL_MODEL, host=host)
+    with open_cache(config, metrics=metrics) as cache:
+        insert(cache, 1)
+        cache.evict("full", 4 * PAGE)
+        request = RequestManager(cache).admit(prompt(1))
+        assert request is not None, "there is room"
+        assert request.cached_tokens == 0, f"the load-back is refused, got {request.cached_tokens}"
+    scrape = Collected(metrics)
+    refused, matched = (scrape.by(f"hicache_{name}_tokens_total", label) for name, label in NAMED)
+    assert (refused, matched) == ({"admission": 3 * PAGE}, {"device": 0, "host": 0, "none": 3 * PAGE}), f"got {refused}"
 
 
 def test_the_counts_are_those_of_the_cache(metrics: CacheMetrics, tmp_path: Path) -> None:
