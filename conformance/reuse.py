@@ -147,11 +147,13 @@ def chunk_ends(driver: Scenario, key: Key) -> Sequence[int]:
 
 
 def _stops(driver: Scenario, key: Key, admission: Admission) -> Sequence[int]:
-    """Where the request is checkpointed: where the cache says, or at the end of what the same prompt can use."""
-    if admission.keep_at or not driver.has(MAMBA) or Capability.BRANCHING in driver.adapter.capabilities:
-        return admission.keep_at
-    end = usable(driver, key)
-    return [end + driver.config.bigram] if end > admission.cached_tokens else []
+    """Where the request is checkpointed: where the cache says, or where the scheduler keeps a state."""
+    if admission.keep_at is not None or not driver.has(MAMBA):
+        return admission.keep_at or ()
+    ends = {usable(driver, key)}
+    if {Capability.VERBS, Capability.BRANCHING} <= driver.adapter.capabilities:
+        ends.add(driver.match(found_by(driver, key), chunked=True).branching_seqlen or 0)
+    return [end + driver.config.bigram for end in ends if end]
 
 
 def found_by(driver: Scenario, key: Key) -> Key:

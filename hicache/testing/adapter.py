@@ -150,8 +150,8 @@ class Admission:
     tree. `state`: the request's own MAMBA slot, which holds the state after `cached_tokens` tokens, or None without
     MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait, and
     `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the prompt at which later prompts need a
-    state, in order; a scheduler computes up to each of them and calls `checkpoint`. An adapter that gives none leaves
-    the choice to the scheduler.
+    state, in order; a scheduler computes up to each of them and calls `checkpoint`. None, as adapters
+    give that do not know it, leaves the choice to the scheduler.
     """
 
     request: Handle
@@ -159,8 +159,7 @@ class Admission:
     cached_tokens: int
     state: int | None
     loading: bool
-    # Adapters that were written before it was there give none.
-    keep_at: tuple[int, ...] = ()
+    keep_at: tuple[int, ...] | None = None
 
 
 class _Verbs:

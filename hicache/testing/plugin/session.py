@@ -19,6 +19,7 @@ import pytest
 from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT, Checks, Clause
 from hicache.testing.devices import driver, gpu_names
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
@@ -160,6 +161,7 @@ class SuiteSession:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED if nothing else pytest.ExitCode.TESTS_FAILED
         notes = [self._warning] if self._warning else []
         notes += self.baseline.summary(executions) if self.baseline is not None else []
+        notes += undeclared_recency(subject_of(self._config).adapter) if has_subject(self._config) else []
         self._lines = [
             *self._tally.summary(),
             *notes,
@@ -207,6 +209,13 @@ class SuiteSession:
         if not _is_part_of_a_suite(self._config):
             for failure in self._tally.unmatched(self.known):
                 yield f"{failure.place} matches no executed test: remove it"
+
+
+def undeclared_recency(adapter: type[CacheAdapter]) -> list[str]:
+    """The line that names the recency which is assumed of a cache with states whose adapter declares none."""
+    if Capability.MAMBA not in adapter.capabilities or adapter.recencies is not CacheAdapter.recencies:
+        return []
+    return [f"recency: {adapter.recencies[0].value} (not declared)"]
 
 
 def failed_workers(config: pytest.Config, executions: Sequence[Execution], problem: str) -> Execution:

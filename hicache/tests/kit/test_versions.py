@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,15 +15,20 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import INTERFACE_VERSION
+from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT, CONTRACT_VERSION
 from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT, VERSIONS
+from hicache.testing.plugin.session import undeclared_recency
 from hicache.testing.report import RunRecord, Versions, merge_runs, read_run, write_report
 from hicache.testing.report.comparison import compare, contract_difference
 from hicache.testing.report.pages import render_comparison
+from hicache.tests.kit.frozen_adapter import FrozenAdapter
 from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, record, run_recorded, write_suite
 
 NOTES = Path(__file__).parents[3] / "docs" / "reference" / "versions.md"
+
+FROZEN = f"{FrozenAdapter.__module__}:{FrozenAdapter.__name__}"
 
 OLD, NEW = Versions(interface=1, contract=1, known_failures=1), Versions(interface=3, contract=4, known_failures=5)
 
@@ -98,3 +105,14 @@ def test_a_comparison_says_nothing_of_one_contract() -> None:
     assert not contract_difference(comparison), f"one contract, yet {contract_difference(comparison)!r}"
     header = HtmlPage(render_comparison(comparison, CONTRACT)).one("header")
     assert not header.all("b"), f"the page says so: {header.text}"
+
+
+def test_an_adapter_from_before_an_optional_part_runs_unchanged() -> None:
+    suites = ("conformance/test_match.py", "conformance/test_requests.py", "conformance/test_reuse.py")
+    options = ("-k", "mamba", "--hicache-quick", "-q", "-p", "no:cacheprovider", "--hicache-adapter", FROZEN)
+    command = [sys.executable, "-m", "pytest", *suites, "properties/test_machines.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=NOTES.parents[2], check=False)
+    assert done.returncode == 0, f"pytest ended with {done.returncode}: {done.stdout[-4000:]}{done.stderr}"
+    shown = [line for line in done.stdout.splitlines() if line.startswith("recency")]
+    assert shown == ["recency: path (not declared)"], f"expected the recency that was assumed, got {shown}"
+    assert not undeclared_recency(ReferenceAdapter), "the reference declares its recencies"
