@@ -120,6 +120,11 @@ class ReplayOutcome:
     storage: StorageOutcome | None
 
     @property
+    def lost_name(self) -> str:
+        """What became of `lost_tokens`, in words."""
+        return "evicted before reuse" if self.refused_tokens is not None else "evicted before reuse, or refused"
+
+    @property
     def unseen_tokens(self) -> int:
         """Prompt tokens that no earlier request computed."""
         refused = sum((self.refused_tokens or {}).values())

@@ -85,8 +85,9 @@ def _misses(outcome: ReplayOutcome) -> Iterator[Figure]:
     """What became of the tokens that were not hit. With the hits they are all of the input."""
     cut = "Prompt tokens that FULL has, and that cannot be used for want of this component."
     parts = [(f"refused by {name}", tokens, cut) for name, tokens in (outcome.refused_tokens or {}).items()]
-    lost = "evicted before reuse" if outcome.refused_tokens is not None else "evicted before reuse, or refused"
-    parts.append((lost, outcome.lost_tokens, "Prompt tokens that an earlier request computed, and that are gone."))
+    parts.append(
+        (outcome.lost_name, outcome.lost_tokens, "Prompt tokens that an earlier request computed, and that are gone.")
+    )
     parts.append(("never seen", outcome.unseen_tokens, "Prompt tokens that no earlier request computed."))
     for name, tokens, meaning in parts:
         yield Figure(name, f"{tokens:,} tokens, {share(tokens, outcome.input_tokens):.2%}", meaning)

@@ -59,8 +59,9 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
         below = top
     for name, color, tokens in _misses(outcome):
         top = below + np.array(_percent(zip(tokens, inputs, strict=True)))
-        share = sum(tokens) / max(1, outcome.input_tokens)
-        axes.fill_between(minutes, below, top, color=color, linewidth=0, label=f"{name} {share:.2%}")
+        if any(tokens):
+            label = f"{name} {sum(tokens) / outcome.input_tokens:.2%}"
+            axes.fill_between(minutes, below, top, color=color, linewidth=0, label=label)
         below = top
     best, lru, above = outcome.optimal_hit_rate, outcome.lru_hit_rate, " above storage" if outcome.storage else ""
     axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum{above} {best:.2%}")
@@ -81,7 +82,7 @@ def _misses(outcome: ReplayOutcome) -> Iterator[tuple[str, str, list[int]]]:
     """What was refused, by component, and what was evicted before reuse: name, color, and tokens by window."""
     for name, color in zip(outcome.refused_tokens or {}, _REFUSED, strict=False):
         yield f"refused by {name}", color, [window.refused_tokens.get(name, 0) for window in outcome.timeline]
-    yield "evicted before reuse", _LOST, [window.lost_tokens for window in outcome.timeline]
+    yield outcome.lost_name, _LOST, [window.lost_tokens for window in outcome.timeline]
 
 
 def _draw_storage(axes: Axes, outcome: ReplayOutcome) -> None:
