@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,36 @@ PROMPT: Tokens = np.arange(4 * PAGE, dtype=np.int32)
 
 KV = PoolShape("kv", Follows.EVERY_PAGE, 2, (BufferShape("kv", (2, 2, 4), "float32"),))
 KV_ONLY = ModelShape((KV,))
+
+
+@pytest.mark.parametrize("states", [0, 1])
+def test_requests_that_have_decoded_past_their_window_lock_none(states: int) -> None:
+    window, prompt, count = 128, 512, 8
+    sizes = {"full": 16_384, "swa": 8192} | ({"mamba": 4 * count} if states else {})
+    config = CacheConfig(
+        sizes,
+        page_size=PAGE,
+        components=tuple(sizes),
+        sliding_window_size=window,
+        mamba_chunk_size=PAGE * states or None,
+    )
+    with open_cache(config) as cache:
+        requests = RequestManager(cache)
+        running = [requests.admit([*range(first, first + prompt)]) for first in range(0, count * 1000, 1000)]
+        for request in running:
+            assert request is not None, "there are slots for 8 prompts"
+            requests.checkpoint(request, prompt)
+        locked = [{name: one.protected for name, one in cache.sizes().items()}]
+        for _, request in product(range(25), running):
+            assert request is not None, "there are slots for 8 prompts"
+            assert requests.extend(request, range(40)), "there are slots for 1,000 tokens more"
+        locked.append({name: one.protected for name, one in cache.sizes().items()})
+        full = {"full": count * prompt}
+        before = full | {"swa": count * window} | ({"mamba": count} if states else {})
+        after = full | {"swa": 0} | ({"mamba": 0} if states else {})
+        assert locked == [before, after], (
+            f"8 x 1,000 tokens past a window of 128: expected {[before, after]}, got {locked}"
+        )
 
 
 def insert_prompt(cache: UnifiedRadixCache, tokens: Tokens = PROMPT, namespace: Namespace | None = None) -> Slots:

@@ -476,6 +476,33 @@ def test_owners_that_locked_together_are_not_compared(book: LockBook) -> None:
     assert protected(book, second) == [1], f"the other is alone: expected [1], got {protected(book, second)}"
 
 
+def hybrid_tree(**locks: int) -> Snapshot:
+    """One node of one token, slot 1 of each component, with these lock counts."""
+    return snapshot([node((0,), {name: slots(1) for name in (FULL, SWA, MAMBA)}, locks=locks)], {})
+
+
+@pytest.mark.parametrize("mamba", [0, 1])
+def test_an_owner_that_releases_its_window_keeps_full_and_perhaps_its_state(mamba: int) -> None:
+    book = LockBook((FULL, SWA, MAMBA), Tier.DEVICE)
+    owner = book.acquire()
+    book.check(hybrid_tree(full=1, swa=1, mamba=1))
+    book.release_window(owner)
+    for full, swa in ((1, 1), (0, 0)):
+        with pytest.raises(InvariantError, match=r"LOCK-2: (full|swa) slot 1: expected a lock count of [01]"):
+            book.check(hybrid_tree(full=full, swa=swa, mamba=mamba))
+    book.check(hybrid_tree(full=1, swa=0, mamba=mamba))
+    with pytest.raises(InvariantError, match="LOCK-2: mamba slot 1"):
+        book.check(hybrid_tree(full=1, swa=0, mamba=1 - mamba))
+
+
+def test_an_owner_without_a_component_locks_nothing_of_it() -> None:
+    book = LockBook((FULL, SWA, MAMBA), Tier.DEVICE)
+    book.acquire(without=(MAMBA,))
+    with pytest.raises(InvariantError, match="LOCK-2: mamba slot 1: expected a lock count of 0"):
+        book.check(hybrid_tree(full=1, swa=1, mamba=1))
+    book.check(hybrid_tree(full=1, swa=1, mamba=0))
+
+
 def test_a_cleared_book_expects_no_locks(book: LockBook) -> None:
     book.acquire()
     book.check(tree(1))
