@@ -174,21 +174,18 @@ def interleaved(ranks: int) -> Iterator[tuple[set[tuple[int, int]], str]]:
 
 
 def prefetches_interleaved(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
-    """Prefetch a prompt whose ends are lost on each rank at other pages, before the query or after it."""
+    """Prefetch a prompt whose ends are lost on each rank at other pages, before the query."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, ENDS, with_prefixes=True)
     whole, found = dict(store(driver).objects), list[Fetched]()
     last = next((name for name in (Component.MAMBA, Component.SWA) if name in config.components), Component.FULL)
     ends = [pool for pool, name in component_of(config).items() if name == last]
-    for number, (lost, gap) in enumerate(interleaved(mesh_of(world.topology).ranks)):
+    for lost, gap in interleaved(mesh_of(world.topology).ranks):
         names = [objects(driver, pool, ENDS)[page] for pool in ends for rank, page in lost if rank == driver.rank]
         names += objects(driver, gap, ENDS)[1:2] if gap and driver.rank == 0 else []
-        ticket = None if number % 2 == 0 else begin(driver, ENDS)
-        store(driver).corrupt(names)
-        if ticket is None:
-            for name in names:
-                del store(driver).objects[name]
-            ticket = begin(driver, ENDS)
+        for name in names:
+            del store(driver).objects[name]
+        ticket = begin(driver, ENDS)
         there = presence(driver, ENDS)
         driver.drain()
         words = f"{sorted(lost)} and page 1 of {gap}" if gap else str(sorted(lost))
