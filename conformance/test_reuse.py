@@ -89,6 +89,16 @@ def test_a_continuation_hits(driver: Scenario, tail: int) -> None:
 @clause("REUSE-3", needs=(Capability.REQUESTS,), page_sizes=[1, 16, 64], bigram=True, verbs=False)
 @pytest.mark.parametrize("shared", [1, 4, 7])
 def test_prompts_that_part_hit_what_they_share(driver: Scenario, shared: int) -> None:
+    require_shared(driver, shared)
+
+
+@clause("REUSE-3", needs=(Capability.REQUESTS, Capability.HOST), page_sizes=[16], verbs=False)
+def test_prompts_that_part_hit_what_they_share_beside_a_host(driver: Scenario) -> None:
+    require_shared(driver, 4)
+
+
+def require_shared(driver: Scenario, shared: int) -> None:
+    """Serve six prompts that share so many pages: they hit them, from the second or the third on."""
     require_door(driver, Door.REQUESTS)
     require_branching(driver)
     first = prompt(driver, range(1, shared + 1))
