@@ -23,8 +23,8 @@ def draw_states(comparison: StateComparison, path: Path) -> None:
     for axes, trace in zip(panels, traces, strict=True):
         _draw(axes, comparison, trace)
     panels[0].set_ylabel("hit rate, %")
+    panels[len(panels) // 2].set_xlabel("states on the device, as a share of the requests", fontsize="small")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.supxlabel("states on the device, as a share of the requests", fontsize="small")
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     with mpl.rc_context({"svg.hashsalt": "hicache", "svg.fonttype": "none"}):
         figure.savefig(path, format="svg", metadata={"Date": None})
