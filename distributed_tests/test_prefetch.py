@@ -17,7 +17,7 @@ from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
 from hicache.testing.stored import restorable_pages
-from hicache.types import Component, Pool, StopPolicy, StorageKind
+from hicache.types import Component, Handle, Pool, StopPolicy, StorageKind
 
 from .configurations import ALL_MESHES, CP2_TP2, PP2_TP2, TP2, configuration, full_alone, on_meshes, with_room
 from .rank_actions import STORAGE_NEEDS, catch_up, elements_on_host
@@ -61,6 +61,9 @@ Loss = tuple[int, str, int]
 
 Fetched = tuple[str, int, Presence, int]
 """A description of the loss, pages that came, what this rank can read, and pages of a window."""
+
+Reused = tuple[str, int, int]
+"""A later prompt and when it is asked for, pages that were found, and pages that must be."""
 
 Incomplete = tuple[str, int, dict[str, int]]
 """The loss, pages that came, and host slots that are taken afterwards."""
@@ -210,6 +213,41 @@ def test_all_ranks_prefetch_the_longest_prefix_that_none_lacks(
         assert came == [expected] * len(case), (
             f"FETCH-7: of states (rank, page) {words} were lost: expected {expected} pages on every rank, "
             f"by rank came {came}"
+        )
+
+
+def finds_again(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Reused]:
+    """Cache each prefix of the prompt; find it, its continuation and a fork after a demotion, and after a restart."""
+    driver, reused = RankDriver(adapter_type, config, world), list[Reused]()
+    put_in_storage(driver, with_prefixes=True)
+    later = {"the same prompt": (PROMPT, 4), "a continuation": ((*PROMPT, 9), 4), "a fork": ((*PROMPT[:2], 8, 9), 2)}
+    for words, (pages, promised) in later.items():
+        driver.restart()
+        brought(driver, drained(driver, begin(driver, pages)), pages)
+        for place in ("after a restart", "after a demotion"):
+            reached = len(driver.load(prompt_key(driver, pages)).device_indices)
+            reused.append((f"{words} {place}", reached // config.page_size, promised))
+            for component in config.components:
+                driver.evict(component, config.capacity_tokens[component])
+            driver.drain()
+    driver.end()
+    return reused
+
+
+def drained(driver: RankDriver, ticket: Handle) -> Handle:
+    """The ticket of a prefetch, once nothing is under way."""
+    driver.drain()
+    return ticket
+
+
+@clause("REUSE-5", "REUSE-6", "RANK-1", needs=STORAGE_NEEDS)
+@on_meshes(TP2)
+def test_every_rank_finds_what_was_demoted_or_stored(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    for case in zip(*launch.values(finds_again, adapter_type, configuration(adapter_type)), strict=True):
+        words, _, promised = case[0]
+        found = [pages for _, pages, _ in case]
+        assert found == [promised] * len(case), (
+            f"REUSE-6: {words}: expected {promised} pages on every rank, by rank {found}"
         )
 
 

@@ -117,6 +117,14 @@ class ForgetsLocks(HostedCache):
         super().unlock(receipt)
 
 
+class EvictsAll(HostedCache):
+    """`allocate` evicts everything first, although there are free slots."""
+
+    def allocate(self, tokens: int) -> Slots | None:
+        self.evict("full", 1 << 20)
+        return super().allocate(tokens)
+
+
 class WritesElsewhere(HostedCache):
     """`write` writes one page further."""
 
@@ -126,10 +134,16 @@ class WritesElsewhere(HostedCache):
 
 @pytest.mark.parametrize(
     ("adapter", "clause"),
-    [(SwapsPages, "REQ-3"), (KeepsFreedSlots, "POOL-1"), (ForgetsLocks, "LOCK-"), (WritesElsewhere, "REQ-3")],
+    [
+        (SwapsPages, "REQ-3"),
+        (KeepsFreedSlots, "POOL-1"),
+        (ForgetsLocks, "LOCK-"),
+        (EvictsAll, "REUSE-7"),
+        (WritesElsewhere, "REQ-3"),
+    ],
 )
 def test_a_broken_cache_is_caught(tmp_path: Path, adapter: type[CacheAdapter], clause: str) -> None:
-    requests = [request(1100, 0, 1, 2), request(1100, 0, 1, 3), request(1100, 4, 5, 6)]
+    requests = [request(1100, 0, 1, 2), request(1100, 0, 1, 3), request(1100, 4, 5, 6), request(1100, 0, 1, 2)]
     outcome = replayed(tmp_path, requests, one_tier(UNLIMITED, running=1), adapter)
     assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
     assert clause in outcome.broken, f"{adapter.__name__}: expected {clause}, got {outcome.broken}"
