@@ -266,6 +266,21 @@ def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.Lo
     assert worker.errors == 3, f"STORE-12: three calls raised or gave no answer, counted are {worker.errors}"
 
 
+@pytest.mark.parametrize(
+    ("there", "lengths", "errors"),
+    [([True, False], 0b01, 0), ([False, True], 0b10, 0), ([True], 0, 1), ([1, 1], 0, 1), (True, 0, 1)],
+)
+def test_the_lengths_that_end_with_a_state_are_a_set(
+    pools: HostPools, there: object, lengths: int, errors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStorage, "exists", lambda *_: len(KEYS))
+    monkeypatch.setattr(MemoryStorage, "has", lambda *_: there)
+    worker = worker_of(pools, MemoryStorage("scope", {}))
+    query = PrefixQuery(KEYS, (), (PoolQuery(KEYS, HitPolicy.TRAILING_PAGES, 1),))
+    found = answer(worker, StorageKind.QUERY, query)
+    assert (found, worker.errors) == (lengths, errors), f"FETCH-7, STORE-12: expected {lengths:b}, got {found:b}"
+
+
 class Unclosable(MemoryStorage):
     """Cannot be closed."""
 
