@@ -206,5 +206,5 @@ def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
         came = prefetch(driver)
     assert came == len(PROMPT), f"STORE-15: expected {len(PROMPT)} pages and the state from storage, {came} came"
     assert len(stored) == 2, f"STORE-15: one set of two pools: expected 2 exchanges, got {stored}"
-    # It asks which pages exist, and then where those of each pool are.
-    assert len(exchanges) == 1 + 2, f"STORE-15: a prefix of two pools: expected 3 exchanges, got {exchanges}"
+    # It asks how many pages of KV exist, and which states; and then where those of each pool are.
+    assert len(exchanges) == 2 + 2, f"STORE-15: a prefix of two pools: expected 4 exchanges, got {exchanges}"
