@@ -230,14 +230,20 @@ def test_a_cache_without_lower_tiers_takes_no_collective(open_mesh: OpenMesh, me
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
-    [(StopPolicy.WAIT_COMPLETE, 0), (StopPolicy.BEST_EFFORT, 1), (StopPolicy.TIMEOUT, 1)],
+    ("policy", "checks", "expected"),
+    [
+        (StopPolicy.WAIT_COMPLETE, 1, 0),
+        (StopPolicy.BEST_EFFORT, 1, 1),
+        (StopPolicy.TIMEOUT, 1, 0),
+        (StopPolicy.TIMEOUT, 2, 1),
+    ],
     ids=lambda value: getattr(value, "value", str(value)),
 )
 @ON_MESHES
 def test_a_check_of_a_prefetch_takes_at_most_one_collective(
-    open_mesh: OpenMesh, mesh: Mesh, policy: StopPolicy, expected: int
+    open_mesh: OpenMesh, mesh: Mesh, policy: StopPolicy, checks: int, expected: int
 ) -> None:
+    """The step before it has agreed on the timeouts, for one check."""
     cache, key = open_mesh(on_storage(policy), mesh), a_key(8)
     cache.each(lambda own: insert(own, offer(own, key)))
     cache.each(lambda own: own.drain())
@@ -250,12 +256,13 @@ def test_a_check_of_a_prefetch_takes_at_most_one_collective(
 
     def check(own: CacheAdapter) -> None:
         ticket: Handle = by_cache[id(own)]
-        own.check_prefetch(ticket)
+        for _ in range(checks):
+            own.check_prefetch(ticket)
 
     took = cache.counts(check)
     wanted = {axis: count * expected for axis, count in once(mesh).items()}
     assert took == wanted, (
-        f"a check of a prefetch in flight, {policy.value} on {mesh.name}: expected {wanted}, got {took}"
+        f"{checks} checks of a prefetch in flight, {policy.value} on {mesh.name}: expected {wanted}, got {took}"
     )
 
 
