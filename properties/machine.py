@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import event, reject
+from hypothesis import HealthCheck, event, reject, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+from hypothesis.stateful import RuleBasedStateMachine, initialize, run_state_machine_as_test
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
@@ -19,6 +20,7 @@ from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.oracle import new_oracle
 from hicache.testing.driving.prompts import cut
+from hicache.testing.geometry import GeometricConfig
 from hicache.testing.models.blocks import BlockModel
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
@@ -30,6 +32,7 @@ from .small_caches import configurations, drawn, geometric, small_geometries, st
 class CacheMachine(RuleBasedStateMachine):
     """Opens one adapter. The driver checks the laws after every verb. `operations`: verbs called, per example.
 
+    `refusals`: why the adapter refused configurations.
     `before`: the number before those of the pages that the prompts of an example have: which pages are similar, and in
     what they differ, depends on it.
     """
@@ -38,19 +41,21 @@ class CacheMachine(RuleBasedStateMachine):
     components: ClassVar[tuple[str, ...]]
     sidecars: ClassVar[tuple[str, ...]]
     operations: ClassVar[list[int]]
+    refusals: ClassVar[list[str]]
 
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
         """Open an empty cache of a drawn configuration. A configuration that the adapter refuses is rejected."""
-        self.config: CacheConfig = data.draw(drawn(self.caches()), label="configuration").config
-        self.before: int = data.draw(st.integers(0, 24), label="number before the pages")
-        store = store_of(self.config)
-        if store is not None:
-            store.empty()
         try:
+            self.config: CacheConfig = data.draw(drawn(self.caches()), label="configuration").config
+            self.before: int = data.draw(st.integers(0, 24), label="number before the pages")
+            store = store_of(self.config)
+            if store is not None:
+                store.empty()
             self.adapter = self.class_opened(data)(self.config)
         except ConfigurationError as error:
             event(f"refused: {error}")
+            self.refusals.append(str(error))
             reject()
         self.driver = Driver(self.adapter, self.config)
         self.model = new_oracle(self.config)
@@ -66,8 +71,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     def caches(self) -> st.SearchStrategy[CacheConfig]:
         """The configurations that a run may draw: small ones of the adapter's own geometries, if it lists any."""
-        listed = geometric(self.adapter_type.configurations() or (), self.components, self.sidecars)
-        if listed:
+        own = self.adapter_type.configurations() or ()
+        listed = geometric(own, self.components, self.sidecars)
+        if listed or (own and all(isinstance(config, GeometricConfig) for config in own)):
             return small_geometries([config for config in listed if not steps_transfers(config)])
         return configurations(self.components, self.sidecars, self.adapter_type.capabilities)
 
@@ -209,3 +215,19 @@ class CacheMachine(RuleBasedStateMachine):
     def require_room(self, request: str, is_granted: bool, has_room: bool) -> None:
         """POOL-3: an allocation succeeds if and only if enough slots are free or evictable."""
         assert is_granted == has_room, f"POOL-3: {request}: expected granted={has_room}, got {is_granted}"
+
+
+def search_configurations(machine: type[CacheMachine], chosen: settings) -> None:
+    """Run a machine on the configurations that its adapter opens. Skips the test if it refuses all of them."""
+    machine.refusals, before = [], len(machine.operations)
+    try:
+        run_state_machine_as_test(machine, settings=chosen)
+    except (FailedHealthCheck, Unsatisfiable):
+        if not machine.refusals:
+            raise
+        if len(machine.operations) == before:
+            names = "+".join((*machine.components, *machine.sidecars))
+            pytest.skip(f"{machine.adapter_type.__name__} refuses {names}: {machine.refusals[0]}")
+        # However many are refused, the others are searched.
+        suppressed = [*chosen.suppress_health_check, HealthCheck.filter_too_much]
+        run_state_machine_as_test(machine, settings=settings(chosen, suppress_health_check=suppressed))

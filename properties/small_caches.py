@@ -19,6 +19,7 @@ from hicache.config import (
     StorageConfig,
     WritePolicy,
 )
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.geometry import GeometricConfig
 from hicache.testing.hybrid_model import GROUPS, TINY_MODEL, tiny_model
@@ -96,7 +97,12 @@ def geometric(
 
 @st.composite
 def small_geometries(draw: st.DrawFn, configs: Sequence[GeometricConfig]) -> GeometricConfig:
-    """One of these configurations, with pools that have room for prompts of 1 to 6 pages."""
+    """One of these configurations, with pools that have room for prompts of 1 to 6 pages.
+
+    Raises ConfigurationError if there is none.
+    """
+    if not configs:
+        raise ConfigurationError("it lists no such geometry")
     config = draw(st.sampled_from(configs))
     needed = config.geometry.blocks_of(draw(st.integers(1, 6), label="pages") * config.page_size + 1)
     least = sum(needed.values()) if config.geometry.shared_pool else max(needed.values())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
@@ -21,7 +20,7 @@ from .black_box_machine import BlackBoxMachine, BlackBoxRequests, BlackBoxVerbs
 from .device_machine import DeviceMachine
 from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
-from .machine import CacheMachine
+from .machine import CacheMachine, search_configurations
 from .offload_machine import OffloadMachine
 from .request_machine import RequestMachine
 from .situation import Situation
@@ -93,7 +92,7 @@ class Search:
         opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
         examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
         for longest in (*lengths, steps):
-            run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
+            search_configurations(opened, settings(max_examples=examples, stateful_step_count=longest))
 
     def require(self, capabilities: frozenset[Capability]) -> None:
         """Skip the test unless the adapter declares these capabilities."""

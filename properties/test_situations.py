@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
@@ -22,6 +21,7 @@ from hicache.types import SHARED, Component, Tier
 
 from .host_machine import Hold, HostMachine
 from .loading_machine import LoadingMachine
+from .machine import search_configurations
 from .situation import Situation
 from .small_caches import fixed_config
 from .storage_machine import StorageMachine
@@ -273,7 +273,7 @@ def test_a_search_continues_from_each_situation(
     machine = bind(
         script.machine, adapter_type, operations, script.components, opened=run_script, caches=lambda _: caches
     )
-    run_state_machine_as_test(machine, settings=settings(SEARCH, derandomize=True, max_examples=3))
+    search_configurations(machine, settings(SEARCH, derandomize=True, max_examples=3))
 
 
 @clause(needs=STORAGE_NEEDS)
@@ -293,7 +293,7 @@ def test_every_situation_is_met() -> None:
 def search(machine: type[TierMachine], expected: set[Situation], parts: int) -> None:
     """Run the machine part by part, until it has met all that is expected."""
     for number in range(parts):
-        run_state_machine_as_test(seed(number)(machine), settings=SEARCH)
+        search_configurations(seed(number)(machine), SEARCH)
         missed = sorted(situation.value for situation in expected - machine.met.keys())
         if not missed:
             return

@@ -123,6 +123,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.kit.test_loading_machine": ("hicache", "properties", "hypothesis"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_model": ("hicache", "properties", "numpy", "pytest"),
+    "hicache.tests.kit.test_refused_configurations": ("hicache", "properties", "pytest", "hypothesis"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
     "hicache.tests.kit.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),
     "hicache.tests.kit.ranks": ("hicache", "distributed_tests", "numpy", "pytest", "torch"),
