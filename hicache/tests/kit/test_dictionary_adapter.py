@@ -12,7 +12,7 @@ from hicache.testing.caches.dictionary import DictionaryAdapter
 from hicache.testing.caches.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
 from hicache.testing.report import Outcome, RunRecord
 from hicache.tests.kit.suite_runs import run_apart
-from hicache.types import Handle
+from hicache.types import Handle, Key, MatchResult
 
 
 class Forgetful(DictionaryAdapter):
@@ -20,6 +20,38 @@ class Forgetful(DictionaryAdapter):
 
     def lock(self, handle: Handle) -> Handle:
         return self.cache.pin(b"")
+
+
+class LockRefreshes(InspectedDictionaryAdapter):
+    """A use counts at its lock: a match alone leaves the order as it was."""
+
+    departures = frozenset({"MATCH-16"})
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        order = list(self.cache.slots)
+        found = super().match(key, chunked=chunked)
+        self.cache.slots = {prefix: self.cache.slots[prefix] for prefix in order}
+        return found
+
+    def lock(self, handle: Handle) -> Handle:
+        self.refresh(handle)
+        return super().lock(handle)
+
+    def refresh(self, prefix: bytes) -> None:
+        """Make a prefix and those that it extends the most recently used ones."""
+        for used in sorted(filter(prefix.startswith, self.cache.slots), key=len, reverse=True):
+            self.cache.slots[used] = self.cache.slots.pop(used)
+
+
+class ReleaseRefreshes(LockRefreshes):
+    """A use counts at the release of its lock."""
+
+    def lock(self, handle: Handle) -> Handle:
+        return self.cache.pin(handle)
+
+    def unlock(self, receipt: Handle) -> None:
+        self.refresh(self.cache.pins[receipt])
+        super().unlock(receipt)
 
 
 def verified(adapter: str, directory: Path, *options: str, absent: str = "") -> RunRecord:
@@ -56,6 +88,15 @@ def test_the_next_steps_pass_too(adapter: type[CacheAdapter], clauses: set[str],
     assert not failed, f"expected no failure, got {failed}"
     passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
     assert passed >= clauses, f"clauses that need no more than it declares did not run: {clauses - passed}"
+
+
+@pytest.mark.parametrize("adapter", [LockRefreshes, ReleaseRefreshes])
+def test_a_use_may_count_at_its_lock_or_at_its_release(adapter: type[CacheAdapter], tmp_path: Path) -> None:
+    run = verified(f"{__name__}:{adapter.__name__}", tmp_path, "--hicache-quick", "-k", "MATCH-10 or EVICT-2")
+    found = {(one.node_id, one.reason) for one in run.executions if one.outcome is Outcome.FAILED}
+    assert not found, f"expected no failure, got {found}"
+    passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
+    assert passed >= {"MATCH-10", "EVICT-2"}, f"expected the order of uses to be tested, got {passed}"
 
 
 def test_a_defect_in_it_is_found(tmp_path: Path) -> None:
