@@ -280,6 +280,18 @@ def test_nothing_cached_is_evicted_while_free_slots_suffice(driver: Scenario) ->
     assert found == 3, f"EVICT-1: the request took free slots alone: expected 3 pages to stay cached, got {found}"
 
 
+@clause("REQ-9", needs=REQUESTS, verbs=False)
+def test_an_extension_evicts_what_is_cached(driver: Scenario) -> None:
+    for page in range(10, 10 + driver.config.capacity_tokens[FULL] // driver.config.page_size):
+        driver.run([page], tail=1)
+    request, granted = driver.admit_pages([1], tail=1).request, 0
+    # The driver compares each refusal with what fits into an empty cache.
+    while driver.extend(request, [7] * driver.geometry.finest) is not None:
+        granted += 1
+    driver.abort(request)
+    assert granted, "REQ-9: nothing else ran: expected a short request to be extended, got a refusal"
+
+
 @clause("EVICT-2", needs=LOOKING, verbs=False)
 def test_a_prefix_that_was_used_outlives_one_that_was_not(driver: Scenario) -> None:
     def use_page_1_last(other: Scenario) -> None:

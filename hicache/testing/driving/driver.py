@@ -431,7 +431,9 @@ class Driver:
         self.kept.look()
         table = self.adapter.extend(request, added)
         self.kept.grows(0 if table is None else len(table) - len(running.table))
-        if table is not None:
+        if table is None:
+            self._require_no_room(len(running.key.tokens) + len(added))
+        else:
             running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
             self._renew_table(running, table)
             self.view.schedule(running)
@@ -920,6 +922,12 @@ class Driver:
     def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
         # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
         if self.has_snapshot and not self.prefetches:
+    def _require_no_room(self, tokens: int) -> None:
+        """An extension to so many tokens was refused. What other requests reserve is not known, nor what moves."""
+        is_alone = len(self.running) == len(self.locks) == 1 and not any(map(len, self.ledger.held().values()))
+        if is_alone and self.config.host is None:
+            self.kept.require_no_room(f"extension to {tokens} tokens of the only request", tokens)
+
             prefetch.record_length(self.cached_length_of(prefetch.key))
             prefetch.require_gain(tokens)
 

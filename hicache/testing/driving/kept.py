@@ -30,8 +30,8 @@ class Kept:
         self._geometry = geometry_of(config)
         self._capacity = self._geometry.in_blocks(config.capacity_tokens)
         self._is_tree = adapter.profile == "tree"
-        not_checked = clauses_not_checked(adapter.profile, adapter.departures)
-        self._is_demanded = adapter.profile != "offload" and not_checked.isdisjoint(("EVICT-1", "REUSE-7"))
+        self._not_checked = clauses_not_checked(adapter.profile, adapter.departures)
+        self._is_demanded = adapter.profile != "offload" and self._not_checked.isdisjoint(("EVICT-1", "REUSE-7"))
         self._has_limit = config.mamba_max_states_per_path is not None
         self._used: dict[str, int] = {}
         self._ends: set[int] = set()
@@ -66,6 +66,18 @@ class Kept:
         """A request takes slots for so many tokens, and a state. Whether all of them were free."""
         states = 1 if self._is_tree or MAMBA not in self._capacity else 2 + tokens // self._geometry.tokens(MAMBA)
         return self.takes({FULL: tokens, SWA: tokens, MAMBA: states})
+
+    def require_no_room(self, place: str, tokens: int) -> None:
+        """Raise InvariantError if the only request, of so many tokens, fits into an empty cache (REQ-9).
+
+        Its window may not have been released, and a cache of blocks may keep each of its states.
+        """
+        needed = {name: self._blocks(name, tokens + self._geometry.lookahead) for name in self._capacity}
+        if MAMBA in needed:
+            kept = 0 if self._is_tree else tokens // self._geometry.tokens(MAMBA)
+            needed[MAMBA] = 2 + self._geometry.lookahead + kept
+        if "REQ-9" not in self._not_checked and self._geometry.fits(needed, self._capacity):
+            raise violation("REQ-9", place, f"to be granted, as {needed} blocks of {self._capacity} suffice", "refused")
 
     def gives(self, slots: Mapping[str, int]) -> None:
         """A caller frees so many slots of each component."""

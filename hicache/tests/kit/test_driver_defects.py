@@ -247,6 +247,13 @@ class ExtendsByNothing(ReferenceAdapter):
 
 class LeaksTheTail(ReferenceAdapter):
     """`finish` leaks the slots of the last, incomplete page."""
+class ExtendsNothing(ReferenceAdapter):
+    """`extend` refuses what fits."""
+
+    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+        return None
+
+
 
     def finish(self, request: Request) -> None:
         tail = request.table[-REQUEST_CONFIG.page_size :]
@@ -288,6 +295,7 @@ REQUEST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (ExtendsByNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-4: .*9 tokens: expected 10 slots"),
     (LeaksTheTail, lambda driver: driver.finish(start(driver)), "POOL-1: pool of full: expected 16 slots"),
     (KeepsTheLock, lambda driver: driver.abort(start(driver)), "LOCK-2: FULL locks below the root"),
+    (ExtendsNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-9: extension to 9 tokens"),
 ]
 
 
