@@ -280,6 +280,18 @@ def test_nothing_cached_is_evicted_while_free_slots_suffice(driver: Scenario) ->
     assert found == 3, f"EVICT-1: the request took free slots alone: expected 3 pages to stay cached, got {found}"
 
 
+@clause("EVICT-13", needs=LOOKING, verbs=False)
+def test_a_request_that_is_not_admitted_evicts_nothing(driver: Scenario) -> None:
+    driver.run([1, 2, 3])
+    admission = driver.admit(prompt_of(driver, [100], room(driver)))
+    assert admission is not None, f"REQ-5: expected {room(driver)} tokens to be admitted, as so many are free"
+    too_many = driver.config.capacity_tokens[FULL]
+    assert driver.admit(prompt_of(driver, [200], too_many)) is None, f"POOL-3: {too_many} tokens do not fit beside it"
+    driver.abort(admission.request)
+    found = driver.cached_pages([1, 2, 3])
+    assert found == 3, f"EVICT-13: a request was not admitted: expected 3 pages to stay cached, got {found}"
+
+
 @clause("REQ-9", needs=REQUESTS, verbs=False)
 def test_an_extension_evicts_what_is_cached(driver: Scenario) -> None:
     for page in range(10, 10 + driver.config.capacity_tokens[FULL] // driver.config.page_size):

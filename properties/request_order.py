@@ -50,10 +50,14 @@ class RequestOrder:
         self._look(key)
 
     def refused(self, key: Key) -> None:
-        """Record that a prompt was looked up, or asked for without success: either may count as a use."""
+        """Record that a prompt was looked up, or asked for without success: either may count as a use.
+
+        What it evicted is another clause's, EVICT-13.
+        """
         self._now += 1
         for prefix in self._prefixes(key):
             prefix.latest = self._now
+        self._look()
 
     def extended(self, number: int, key: Key) -> None:
         """Record that a request has more tokens."""

@@ -34,6 +34,7 @@ class BlockView(View):
         self._contents = TableContents(adapter, config)
         self._operations = operations
         self._before: tuple[int, BlockSnapshot] | None = None
+        self._refused: int | None = None
 
     def check(self, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
         if self.is_shown:
@@ -42,6 +43,9 @@ class BlockView(View):
             if not request.is_loading:
                 self._contents.verify(request)
         self._adapter.sanity_check()
+
+    def refused(self) -> None:
+        self._refused = self._operations() + 1
 
     # What a cache of blocks shows.
 
@@ -118,8 +122,10 @@ class BlockView(View):
         if Capability.SIZES in self._adapter.capabilities and "LOCK-4" not in departures:
             check_block_sizes(snapshot, self._config, self._adapter.sizes(), tables)
         now = self._operations()
-        if self._before is not None and now - self._before[0] <= 1 and "EVICT-1" not in departures:
-            check_evicted(self._before[1], snapshot)
+        is_refused = self._refused == now
+        is_checked = "EVICT-13" not in departures if is_refused else "EVICT-1" not in departures
+        if self._before is not None and now - self._before[0] <= 1 and is_checked:
+            check_evicted(self._before[1], snapshot, "EVICT-13" if is_refused else "EVICT-1")
         if snapshot.offload is not None:
             self._check_offload(snapshot.offload, departures)
         self._before = (now, snapshot)

@@ -367,7 +367,10 @@ class Driver:
         hit = self.view.expected_admission(key, is_alone=not self.running)
         self.kept.look()
         admission = self.adapter.admit(key)
-        if admission is not None:
+        if admission is None:
+            self.kept.refused()
+            self.view.refused()
+        else:
             if hit is not None:
                 self._require_hit(key, hit, admission)
             self._require_admitted(key, admission)
@@ -919,15 +922,15 @@ class Driver:
             limit = max(0, self.elements(key) - self.geometry.recomputed_tokens)
             self._require_kept("admission", key, admission.cached_tokens, limit)
 
-    def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
-        # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
-        if self.has_snapshot and not self.prefetches:
     def _require_no_room(self, tokens: int) -> None:
         """An extension to so many tokens was refused. What other requests reserve is not known, nor what moves."""
         is_alone = len(self.running) == len(self.locks) == 1 and not any(map(len, self.ledger.held().values()))
         if is_alone and self.config.host is None:
             self.kept.require_no_room(f"extension to {tokens} tokens of the only request", tokens)
 
+    def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
+        # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
+        if self.has_snapshot and not self.prefetches:
             prefetch.record_length(self.cached_length_of(prefetch.key))
             prefetch.require_gain(tokens)
 

@@ -91,6 +91,11 @@ class Kept:
             self._ends.clear()
             self.gives(freed)
 
+    def refused(self) -> None:
+        """A request was not admitted. A cache that departs from EVICT-13 may have evicted for it."""
+        if "EVICT-13" in self._not_checked:
+            self.lost()
+
     def lost(self) -> None:
         """Anything may have left the cache."""
         self._ends.clear()

@@ -78,6 +78,9 @@ class View(ABC):
         """The nodes whose host data of a component can be evicted."""
         return ()
 
+    def refused(self) -> None:
+        """The verb that is checked next did not admit its request."""
+
     def overwrite_blank(self) -> None:
         """Overwrite the device slots that no request and no cached prefix has."""
 

@@ -161,8 +161,11 @@ def check_block_sizes(snapshot: BlockSnapshot, config: CacheConfig, sizes: Mappi
                 raise violation("LOCK-4", f"size counters of {component}", expected, sizes[component])
 
 
-def check_evicted(before: BlockSnapshot, after: BlockSnapshot) -> None:
-    """EVICT-1: no cached block is lost in a verb that leaves blank blocks in the pool."""
+def check_evicted(before: BlockSnapshot, after: BlockSnapshot, clause: str) -> None:
+    """EVICT-1, EVICT-13: no cached block is lost in a verb that leaves blank blocks in the pool.
+
+    `clause`: EVICT-13 if the verb refused a request.
+    """
     known = {(block.component, block.number): block for block in before.blocks}
     now = {(block.component, block.number, block.namespace, block.prefix) for block in after.blocks}
     for pool in after.pools:
@@ -172,7 +175,7 @@ def check_evicted(before: BlockSnapshot, after: BlockSnapshot) -> None:
             if component in pool.components and (component, number, block.namespace, block.prefix) not in now
         ]
         if lost and pool.blank:
-            raise violation("EVICT-1", _place(lost[0]), f"to stay while {len(pool.blank)} blocks are blank", "evicted")
+            raise violation(clause, _place(lost[0]), f"to stay while {len(pool.blank)} blocks are blank", "evicted")
 
 
 def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) -> None:

@@ -124,11 +124,11 @@ def test_sizes_are_those_of_the_pool_in_slots_of_the_component() -> None:
 
 
 def test_nothing_cached_goes_while_blocks_are_blank() -> None:
-    check_evicted(shown(), shown(*BLOCKS[:3], blank=()))
+    check_evicted(shown(), shown(*BLOCKS[:3], blank=()), "EVICT-1")
     with pytest.raises(InvariantError, match=r"^EVICT-1: block 4 of mamba.*1 blocks are blank"):
-        check_evicted(shown(), shown(*BLOCKS[:3]))
+        check_evicted(shown(), shown(*BLOCKS[:3]), "EVICT-1")
     with pytest.raises(InvariantError, match=r"^EVICT-1: block 4 of mamba"):
-        check_evicted(shown(), shown(*BLOCKS[:3], cached(MAMBA, 4, 4, first=9)))
+        check_evicted(shown(), shown(*BLOCKS[:3], cached(MAMBA, 4, 4, first=9)), "EVICT-1")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hicache.config import ExecutorKind, WritePolicy
+from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter, PageBytes
+from hicache.testing.caches.blocks import CONFIGURATIONS as BLOCKS
+from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import quick_configurations
 from hicache.testing.driving.driver import Driver
@@ -245,8 +247,6 @@ class ExtendsByNothing(ReferenceAdapter):
         return request.table.copy()
 
 
-class LeaksTheTail(ReferenceAdapter):
-    """`finish` leaks the slots of the last, incomplete page."""
 class ExtendsNothing(ReferenceAdapter):
     """`extend` refuses what fits."""
 
@@ -254,6 +254,8 @@ class ExtendsNothing(ReferenceAdapter):
         return None
 
 
+class LeaksTheTail(ReferenceAdapter):
+    """`finish` leaks the slots of the last, incomplete page."""
 
     def finish(self, request: Request) -> None:
         tail = request.table[-REQUEST_CONFIG.page_size :]
@@ -293,9 +295,9 @@ REQUEST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (LocksNothing, start, "REQ-1: shared slots of a request of 7 tokens"),
     (KeepsTheOldTable, overtaken, "REQ-3: a running request of 6 tokens: expected SWA data in the last window"),
     (ExtendsByNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-4: .*9 tokens: expected 10 slots"),
+    (ExtendsNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-9: extension to 9 tokens"),
     (LeaksTheTail, lambda driver: driver.finish(start(driver)), "POOL-1: pool of full: expected 16 slots"),
     (KeepsTheLock, lambda driver: driver.abort(start(driver)), "LOCK-2: FULL locks below the root"),
-    (ExtendsNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-9: extension to 9 tokens"),
 ]
 
 
@@ -305,6 +307,42 @@ REQUEST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
 def test_a_defect_of_requests_is_found(adapter: type[CacheAdapter], verbs: Verbs, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         verbs(Driver(adapter(REQUEST_CONFIG), REQUEST_CONFIG))
+
+
+class EvictsFirst(BlockCacheAdapter):
+    """`admit` evicts a block before it finds that a request does not fit."""
+
+    def admit(self, key: Key) -> Admission | None:
+        admission = super().admit(key)
+        if admission is None:
+            self.cache.evict(1)
+        return admission
+
+
+class EvictsFirstByDesign(EvictsFirst):
+    """The same, declared."""
+
+    departures = frozenset({"EVICT-13"})
+
+
+def ask_for_too_much(driver: Driver) -> None:
+    """Cache a prompt, run another, and ask for one as long as the cache; then ask for the first again."""
+    first, last = driver.key(driver.prompt([1, 2])), driver.key(driver.prompt([9]))
+    longest = driver.key([5] * driver.config.capacity_tokens[FULL])
+    for key in (first, last):
+        admission = driver.admit(key)
+        assert admission, "a small request fits"
+        if key is first:
+            driver.finish(admission.request)
+    assert driver.admit(longest) is None, "it does not fit beside the other"
+    driver.lookup(first)
+
+
+@pytest.mark.parametrize("config", BLOCKS, ids=lambda config: config.name)
+def test_a_request_that_is_not_admitted_evicts_only_where_that_is_declared(config: CacheConfig) -> None:
+    ask_for_too_much(Driver(EvictsFirstByDesign(config), config))
+    with pytest.raises(AssertionError, match=r"EVICT-13: block .* to stay"):
+        ask_for_too_much(Driver(EvictsFirst(config), config))
 
 
 class CopiesOneLayer(HostedCache):
