@@ -124,7 +124,7 @@ CompareStates = Annotated[
     bool,
     typer.Option(
         "--compare-states",
-        help="Compare the policies of states, with states for 5, 10 and 25 % of the requests: on the trace, if one is given, "
+        help="Compare the policies of states, with states for 5, 10 and 25 % of the requests: on the trace, if given, "
         "and on generated conversations and agents. Writes states.json and states.svg.",
         rich_help_panel=_STATES_PANEL,
     ),
