@@ -221,11 +221,11 @@ def left_out(cache: Described, *, quick: bool, device: str) -> dict[str, str]:
 
     `device`: that the caches are opened on; empty for the one of each configuration.
     """
-    from hicache.testing.replay.configuration import can_replay
+    from hicache.testing.replay.configuration import lacks_for_replay
 
     reasons = {}
-    if not can_replay(cache.profile, {Capability[name] for name in cache.capabilities}):
-        reasons["replay"] = f"{cache.name} does not declare VERBS"
+    if lacking := lacks_for_replay(cache.profile, {Capability[name] for name in cache.capabilities}):
+        reasons["replay"] = f"{cache.name} does not declare {' and '.join(one.name for one in lacking)}"
     if Capability.RANKS.name not in cache.capabilities:
         reasons["distributed_tests"] = f"{cache.name} does not declare RANKS"
     if Capability.BYTES.name not in cache.capabilities:

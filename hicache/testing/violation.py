@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+
 from hicache.errors import InvariantError
+
+_MAX_HANDLE = 60
+"""The longest text of a handle in a message, in characters."""
+
+_HANDLES = frozenset({"device_anchor", "best_match", "node", "ticket", "request"})
+"""The fields of results that are handles. A handle can be a prefix of thousands of tokens."""
 
 
 class ViolationError(InvariantError):
@@ -22,4 +30,19 @@ class ViolationError(InvariantError):
 
 def violation(clause: str, place: str, expected: object, actual: object) -> ViolationError:
     """The error to raise when a clause is violated."""
-    return ViolationError(clause, place, str(expected), str(actual))
+    return ViolationError(clause, place, shown(expected), shown(actual))
+
+
+def shown(value: object) -> str:
+    """The text of a value for a message, in which the handles of results are cut."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return str(value)
+    parts = ((one.name, getattr(value, one.name)) for one in fields(value))
+    texts = (f"{name}={handle_text(part) if name in _HANDLES else repr(part)}" for name, part in parts)
+    return f"{type(value).__name__}({', '.join(texts)})"
+
+
+def handle_text(handle: object) -> str:
+    """The beginning of a handle, and how long its text is."""
+    text = repr(handle)
+    return text if len(text) <= _MAX_HANDLE else f"{text[:_MAX_HANDLE]}... ({len(text):,} characters)"

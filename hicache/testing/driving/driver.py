@@ -24,7 +24,7 @@ from hicache.testing.geometry import Publish, geometry_of
 from hicache.testing.laws.slots import require_pages
 from hicache.testing.processes import end_if_forked
 from hicache.testing.snapshot import BlockSnapshot, Snapshot, TransferView
-from hicache.testing.violation import ViolationError, violation
+from hicache.testing.violation import ViolationError, handle_text, violation
 from hicache.types import (
     SHARED,
     Component,
@@ -744,7 +744,7 @@ class Driver:
         """Forget a receipt; returns its owners in the lock books."""
         index = next((index for index, (known, _) in enumerate(self._receipts) if known is receipt), None)
         if index is None:
-            raise violation("LOCK-6", verb, "an error, as the receipt is not outstanding", receipt)
+            raise violation("LOCK-6", verb, "an error, as the receipt is not outstanding", handle_text(receipt))
         return self._receipts.pop(index)[1]
 
     def _gave_state(self, state: int | None) -> None:

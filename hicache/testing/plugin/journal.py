@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,12 @@ RERUN = "rerun"
 
 CRASHED_PHASE = "???"
 """The phase of the report for a test whose worker process died."""
+
+
+_KIND_OF_REASON = re.compile(
+    r".* does not declare \w+|no configuration of this run has|does not apply to the profile \w+"
+)
+"""The part that many reasons of skipped tests have in common."""
 
 
 class ReportJournal:
@@ -242,8 +249,7 @@ class RunTally:
         called, started = counted(verbs, "verb"), counted(processes, "process")
         yield f"{counted(len(self._executed), 'test')} called {called} and started {started}"
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
-        for reason, count in skipped.most_common():
-            yield f"{count} skipped: {reason}"
+        yield from _by_kind(skipped)
         of_level = Counter(map(_level_of, self._applying))
         for level, missing in Counter(map(_level_of, self.not_executed())).items():
             yield f"{missing} of {counted(of_level[level], f'{level} clause')} not executed"
@@ -273,6 +279,17 @@ class RunTally:
             covered = any(failure.covers(one.node_id, (*one.clauses, *one.causes)) for one in self._executed)
             if failure.suite in suites and not covered:
                 yield failure
+
+
+def _by_kind(skipped: Mapping[str, int]) -> Iterator[str]:
+    """A line for each kind of reasons, the most frequent first, with the reason itself where there is one of a kind."""
+    kinds: dict[str, Counter[str]] = {}
+    for reason, count in skipped.items():
+        found = _KIND_OF_REASON.search(reason)
+        kinds.setdefault(found[0] if found else reason, Counter())[reason] += count
+    for kind, reasons in sorted(kinds.items(), key=lambda one: -one[1].total()):
+        several = f"{kind} ... ({len(reasons)} reasons; the report has each)"
+        yield f"{reasons.total()} skipped: {several if len(reasons) > 1 else next(iter(reasons))}"
 
 
 def _level_of(clause: Clause) -> str:

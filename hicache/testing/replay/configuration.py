@@ -143,10 +143,13 @@ def cache_config(settings: ReplaySettings, totals: Survey, directory: Path) -> C
     return replace(config, storage=storage)
 
 
-def can_replay(profile: str, capabilities: Collection[Capability]) -> bool:
-    """Whether a replay can drive a cache: by verbs, or blocks by requests whose tables it shows."""
-    has_tables = Capability.REQUESTS in capabilities and Capability.TABLES in capabilities
-    return Capability.VERBS in capabilities or (profile == "blocks" and has_tables)
+def lacks_for_replay(profile: str, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
+    """What a cache does not declare of what a replay needs: verbs, or of blocks requests whose tables it shows."""
+    if Capability.VERBS in capabilities:
+        return ()
+    by_requests = (Capability.REQUESTS, Capability.TABLES)
+    needs = by_requests if profile == "blocks" else (Capability.VERBS,)
+    return tuple(one for one in needs if one not in capabilities)
 
 
 def with_geometry(config: CacheConfig, adapter: type[CacheAdapter]) -> CacheConfig:

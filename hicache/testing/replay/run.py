@@ -23,7 +23,7 @@ from hicache.testing.replay.configuration import (
     ReplaySettings,
     StorageSettings,
     cache_config,
-    can_replay,
+    lacks_for_replay,
     with_geometry,
 )
 from hicache.testing.replay.latency import Stopwatch
@@ -128,7 +128,7 @@ def _served(config: CacheConfig, adapter: type[CacheAdapter]) -> CacheConfig:
     """The configuration. Raises ConfigurationError for what this machine or the adapter lacks."""
     if reason := missing_device(config.device):
         raise ConfigurationError(reason)
-    needs = [] if can_replay(adapter.profile, adapter.capabilities) else [Capability.VERBS]
+    needs = [*lacks_for_replay(adapter.profile, adapter.capabilities)]
     needs += [Capability.VERBS, Capability.HOST] if config.host is not None else []
     needs += [Capability.STEPPED] if config.host is not None and config.host.executor is ExecutorKind.STEPPED else []
     needs += [Capability.STORAGE] if config.storage is not None else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import OF_NAME
-from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings, can_replay
+from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings, lacks_for_replay
 from hicache.testing.replay.outcome import ReplayOutcome
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import Progress, replay
@@ -40,7 +40,7 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
 
     None for an adapter that a replay cannot drive.
     """
-    if not can_replay(adapter.profile, adapter.capabilities):
+    if lacks_for_replay(adapter.profile, adapter.capabilities):
         return []
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,

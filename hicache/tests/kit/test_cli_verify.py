@@ -663,7 +663,7 @@ def test_a_cache_that_shows_no_tables_of_its_requests_is_not_replayed() -> None:
     cache = describe(f"{BlockCacheAdapter.__module__}:{BlockCacheAdapter.__name__}")
     assert "replay" not in left_out(cache, quick=True, device=""), "a cache of blocks is replayed by requests"
     told = left_out(replace(cache, capabilities=("REQUESTS",)), quick=True, device="")
-    assert told.get("replay") == "BlockCacheAdapter does not declare VERBS", f"expected it to be said: {told}"
+    assert told.get("replay") == "BlockCacheAdapter does not declare TABLES", f"expected it to be said: {told}"
     assert "replay" not in left_out(describe(FLAT_CACHE), quick=True, device=""), "a cache of verbs is replayed"
 
 

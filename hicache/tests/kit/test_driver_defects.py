@@ -194,6 +194,21 @@ def test_a_defect_is_found(adapter: type[CacheAdapter], verbs: Verbs, message: s
         verbs(Driver(adapter(CONFIG), CONFIG))
 
 
+class HandlesOfTokens(UnlocksAnything):
+    """A handle is the text of a long prompt, and `match` reports a hit on a host that is not there."""
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        return replace(super().match(key, chunked=chunked), best_match="7 " * 2000, host_hit_length=1)
+
+
+def test_a_long_handle_is_cut_in_each_message_of_the_driver() -> None:
+    driver = Driver(HandlesOfTokens(CONFIG), CONFIG)
+    for verb in (lambda: driver.match(driver.key([1, 2])), lambda: driver.unlock("7 " * 2000)):
+        with pytest.raises(AssertionError, match=r"\(4,002 characters\)") as raised:
+            verb()
+        assert len(str(raised.value)) < 600, f"expected a short message, got {raised.value}"
+
+
 REQUEST_CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=8, window=3)
 
 

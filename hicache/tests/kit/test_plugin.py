@@ -10,14 +10,16 @@ from types import ModuleType
 import pytest
 import torch
 
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.caches.reference import ReferenceAdapter
+from hicache.testing.contract import CONTRACT
 from hicache.testing.devices import missing_device
+from hicache.testing.plugin.journal import RunTally
 from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.hosted_cache import FlatCache
-from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
+from hicache.tests.kit.suite_runs import FLAT_CACHE, execution, run, run_recorded, write_suite
 
 PASSING = """
 @clause("KEY-1")
@@ -497,3 +499,15 @@ def test_an_adapter_in_the_current_folder_can_be_named(pytester: pytest.Pytester
     program = Path(sys.executable).with_name("pytest")
     done = pytester.run(program, "conformance", "--hicache-adapter", "own_adapter:Mine", "-q", "-p", "no:cacheprovider")
     assert done.ret == pytest.ExitCode.OK, f"expected the adapter to be found: {done.outlines} {done.errlines}"
+
+
+def test_reasons_of_one_kind_share_a_line() -> None:
+    names = [f"adapter Mine does not declare SWA: windows; {one.name}: more" for one in Capability]
+    others = [*(f"no configuration of this run has a page size of {size}" for size in range(200)), "of its own"]
+    skipped = [execution("KEY-1", outcome=Outcome.SKIPPED, reason=reason) for reason in [*names, *others]]
+    found = [line for line in RunTally(skipped, CONTRACT, ()).summary() if "skipped" in line]
+    assert found == [
+        "200 skipped: no configuration of this run has ... (200 reasons; the report has each)",
+        f"{len(names)} skipped: adapter Mine does not declare SWA ... ({len(names)} reasons; the report has each)",
+        "1 skipped: of its own",
+    ], f"got {found}"

@@ -13,7 +13,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.replay import UNLIMITED, HostSettings, ReplaySettings
-from hicache.testing.replay.configuration import can_replay
+from hicache.testing.replay.configuration import lacks_for_replay
 from hicache.testing.replay.sample import samples
 from hicache.testing.traces import SHORT_TRACE, generate_trace
 from hicache.tests.kit.replays import SETTINGS, replayed, request
@@ -88,10 +88,10 @@ def test_what_its_geometry_does_not_have_is_refused(tmp_path: Path, asked: Repla
 def test_a_replay_needs_verbs_or_blocks_with_tables() -> None:
     by_requests = {Capability.REQUESTS, Capability.TABLES}
     found = [
-        can_replay("tree", {Capability.VERBS}),
-        can_replay("blocks", by_requests),
-        can_replay("blocks", {Capability.REQUESTS}),
-        can_replay("offload", by_requests),
+        lacks_for_replay("tree", {Capability.VERBS}),
+        lacks_for_replay("blocks", by_requests),
+        lacks_for_replay("blocks", {Capability.REQUESTS}),
+        lacks_for_replay("offload", by_requests),
     ]
-    assert found == [True, True, False, False], f"expected the first two, got {found}"
+    assert found == [(), (), (Capability.TABLES,), (Capability.VERBS,)], f"expected what is missing, got {found}"
     assert [one.name for one in samples(BlockCacheAdapter)] == ["replay"], "hicache verify replays on the device"
