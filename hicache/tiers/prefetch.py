@@ -209,12 +209,14 @@ class Prefetch:
 
     def _read(self, length: int) -> None:
         """Take host pages for a usable prefix, and read it: a shorter one without room, none below the threshold."""
+        if self._is_too_short(length):
+            # The next part is longer, and needs what this one has read.
+            self._begin_part(self.ends[1:])
+            return
         wanted = self._wanted(length)
         self._free_beyond(wanted)
         missing = {name: count - len(self.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
-        if self._is_too_short(length):
-            self._begin_part(self.ends[1:])
-        elif (taken := self._evictor.allocate(missing)) is None:
+        if (taken := self._evictor.allocate(missing)) is None:
             self.lacked_room, self.ends = True, self.ends[:1]
             self._read(self._longest(self._length_with_room(wanted, missing)))
         else:

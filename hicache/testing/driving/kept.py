@@ -115,12 +115,13 @@ class Kept:
 
     def require(self, place: str, key: Key, elements: int, limit: int) -> None:
         """Raise InvariantError unless as much of a key was found as the device has. `limit`: the most that may be."""
-        digests = self._digests(key, max(elements, limit)) if self._is_demanded else []
-        page = self._config.page_size
+        if not self._is_demanded:
+            return
+        digests, page = self._digests(key, max(elements, limit)), self._config.page_size
         for pages in range(limit // page, elements // page, -1):
             if digests[pages - 1] in self._ends:
                 raise violation("REUSE-7", place, f"{pages * page} elements, which nothing had to leave for", elements)
-        if elements and digests:
+        if elements:
             self._ends.add(digests[elements // page - 1])
 
     def _digests(self, key: Key, elements: int) -> list[int]:
