@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from functools import partial
 from random import Random
@@ -12,10 +13,12 @@ from hicache.config import Layout, Recency, WritePolicy
 from hicache.testing.adapter import Admission, CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.hybrid_model import HybridModel
+from hicache.testing.models.tree import Model
 from hicache.types import Handle, Key, Namespace, Pool
 
 from .residency_cases import (
     WINDOW_PAGES,
+    Residency,
     build_residency,
     oracle_of,
     prompt_pages,
@@ -671,21 +674,26 @@ def test_a_look_up_finds_the_best_match_of_the_residency_cases(driver: Scenario)
             two_tiers.reset()
 
 
-@clause("MATCH-1", "MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
-@pytest.mark.parametrize("seed", range(3))
-def test_every_prefix_finds_what_the_oracle_finds(driver: Scenario, seed: int) -> None:
+def random_cases(driver: Scenario, seed: int) -> Iterator[tuple[Scenario, Residency, Model]]:
+    """Caches with a host tier, each with a prompt that is in a random residency, and what an oracle knows of it."""
     rng = Random(seed)
     for _ in range(RANDOM_RESIDENCIES):
         residency = random_residency(rng, driver.config.components)
         with driver.host_variant(sliding_window_size=driver.window_tokens(rng.randint(1, 3))) as two_tiers:
             build_residency(two_tiers, residency)
             two_tiers.check_every = 0
-            pages = prompt_pages(residency)
-            oracle = oracle_of(two_tiers, pages)
-            # The longest first: a match that ends inside a node splits it.
-            for count in range(len(pages), 0, -1):
-                key = two_tiers.key_of(pages[:count])
-                require_match(two_tiers.match(key, chunked=True), oracle.expected_match(key), (residency, count))
+            yield two_tiers, residency, oracle_of(two_tiers, prompt_pages(residency))
+
+
+@clause("MATCH-1", "MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_prefix_finds_what_the_oracle_finds(driver: Scenario, seed: int) -> None:
+    for two_tiers, residency, oracle in random_cases(driver, seed):
+        pages = prompt_pages(residency)
+        # The longest first: a match that ends inside a node splits it.
+        for count in range(len(pages), 0, -1):
+            key = two_tiers.key_of(pages[:count])
+            require_match(two_tiers.match(key, chunked=True), oracle.expected_match(key), (residency, count))
 
 
 # MATCH-20: a match says which component cut it.
@@ -694,17 +702,11 @@ def test_every_prefix_finds_what_the_oracle_finds(driver: Scenario, seed: int) -
 @clause("MATCH-20", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_match_says_which_component_cut_it(driver: Scenario, seed: int) -> None:
-    rng = Random(seed)
-    for _ in range(RANDOM_RESIDENCIES):
-        residency = random_residency(rng, driver.config.components)
-        with driver.host_variant(sliding_window_size=driver.window_tokens(rng.randint(1, 3))) as two_tiers:
-            build_residency(two_tiers, residency)
-            two_tiers.check_every = 0
-            pages = prompt_pages(residency)
-            oracle = oracle_of(two_tiers, pages)
-            for count in range(len(pages), 0, -1):
-                key = two_tiers.key_of([*pages[:count], 99])
-                oracle.require_refused(key, two_tiers.match(key, chunked=True))
+    for two_tiers, residency, oracle in random_cases(driver, seed):
+        pages = prompt_pages(residency)
+        for count in range(len(pages), 0, -1):
+            key = two_tiers.key_of([*pages[:count], 99])
+            oracle.require_refused(key, two_tiers.match(key, chunked=True))
 
 
 @clause("MATCH-20", "MATCH-15")
