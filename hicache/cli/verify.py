@@ -270,7 +270,7 @@ def verify(
     from hicache.cli.verify_view import is_interrupted, run_with_progress, show_results, show_verdict
     from hicache.testing.contract import CONTRACT
     from hicache.testing.report import leaving_out, merge_runs, write_report
-    from hicache.testing.report.coverage import coverage
+    from hicache.testing.report.coverage import coverage, untried
     from hicache.testing.report.gpu import untried_on_gpu
     from hicache.testing.report.matrix import overview
 
@@ -282,11 +282,14 @@ def verify(
     if records:
         not_ended = {stage.name for stage in stages} - {one.name for one in results if one.problem is None}
         merged = leaving_out(merge_runs(records), narrowing.levels(not_ended))
-        found = coverage(overview(merged, CONTRACT))
+        view = overview(merged, CONTRACT)
+        found = coverage(view)
+        if missing := untried(view):
+            say(console, f"not verified: {missing}", style="bold yellow")
         for remark in expected.remarks(merged.executions):
             say(console, remark)
-        if untried := untried_on_gpu(merged, CONTRACT):
-            say(console, untried, style="yellow")
+        if on_gpu := untried_on_gpu(merged, CONTRACT):
+            say(console, on_gpu, style="yellow")
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]
     checked_nothing = all(result.checked_nothing for result in results)

@@ -14,7 +14,7 @@ from hicache.testing.levels import Level
 from hicache.testing.load import OF_THREADS
 from hicache.testing.report.gpu import is_on_gpu
 from hicache.testing.report.matrix import Overview, Status
-from hicache.testing.report.run import NO_PROFILE, Execution, Outcome, RunRecord, counted, levels_not_whole
+from hicache.testing.report.run import NO_PROFILE, Execution, Outcome, RunRecord, counted, first_line, levels_not_whole
 
 VIEWS = frozenset(
     {
@@ -25,6 +25,7 @@ VIEWS = frozenset(
 """Capabilities that say what an adapter shows of its cache. All others are features, which a cache may lack."""
 
 MODELS_SUITE = "accuracy"
+MACHINES_SUITE = "properties"
 
 
 LEVEL_OF_TIER: Mapping[str, Level] = {
@@ -247,6 +248,27 @@ def _of_models(view: Overview) -> LevelResult:
     else:
         verdict = Verdict.VERIFIED if outcomes[Outcome.PASSED] else Verdict.NOT_RUN
     return LevelResult(Level.MODELS, verdict, executed, outcomes[Outcome.PASSED], outcomes[Outcome.KNOWN_FAILURE], ())
+
+
+def untried(view: Overview) -> str:
+    """Empty if a state machine or a test of eviction ran, or the run has none; else that none ran, and what to declare.
+
+    Without both no test has shown what the cache does once its pool is full.
+    """
+    tests = [one for one in view.record.executions if one.clauses and _fills_the_pool(one)]
+    if not tests or any(one.outcome is not Outcome.SKIPPED for one in tests):
+        return ""
+    views = {one.name for one in VIEWS}
+    lacking = [one.lacks for one in tests if one.lacks and views.issuperset(one.lacks)]
+    finding = "no sequence of operations was tried, and no eviction"
+    if not lacking:
+        return f"{finding}: {first_line(tests[-1].reason)}"
+    fewest = min(lacking, key=lambda names: (len(names), names))
+    return f"{finding}: declare {' and '.join(fewest)}"
+
+
+def _fills_the_pool(execution: Execution) -> bool:
+    return execution.suite == MACHINES_SUITE or any(name.startswith("EVICT-") for name in execution.clauses)
 
 
 def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:

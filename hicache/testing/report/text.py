@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from hicache.testing.contract import CONTRACT
-from hicache.testing.report.coverage import coverage, declared_next
+from hicache.testing.report.coverage import coverage, declared_next, untried
 from hicache.testing.report.gpu import untried_on_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, ReasonGroup, Status
@@ -26,6 +26,8 @@ def headline(view: Overview) -> str:
         return ". ".join(_sentences(view.causes))
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed, so nothing was verified"
+    if reason := untried(view):
+        return f"Not verified: {reason}"
     passed = f"{found.passed} of {counted(sum(counts.values()), 'clause')} passed"
     if counts[Status.PASSED_IN_PART]:
         passed += f", {counts[Status.PASSED_IN_PART]} of them in part"
@@ -59,7 +61,7 @@ def render_markdown(view: Overview) -> str:
             "",
             f"{coverage(view)}.",
             "",
-            *([f"{untried}.", ""] if (untried := untried_on_gpu(view.record, CONTRACT)) else []),
+            *([f"{on_gpu}.", ""] if (on_gpu := untried_on_gpu(view.record, CONTRACT)) else []),
             *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),

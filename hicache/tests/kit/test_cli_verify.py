@@ -163,6 +163,14 @@ def test_a_stage_that_did_not_come_to_its_end_verifies_no_level(tmp_path: Path, 
     assert "device: not verified, a part of the run is missing" in output, f"the rest was never run: {output}"
 
 
+def test_without_a_sequence_of_operations_the_verdict_begins_with_that(tmp_path: Path) -> None:
+    skipped = execution("EVICT-1", outcome=Outcome.SKIPPED, lacks=("SIZES",), name="test_two")
+    lines = shown([FakeStage("conformance", (execution("LOCK-3"), skipped), None)], tmp_path).splitlines()
+    told = lines.index("not verified: no sequence of operations was tried, and no eviction: declare SIZES")
+    levels = [number for number, line in enumerate(lines) if line.startswith("device: ")]
+    assert levels[0] > told, f"expected it before the levels, got {lines}"
+
+
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
     assert "not verified: device" in output, f"a run of skipped tests shows nothing: {output}"

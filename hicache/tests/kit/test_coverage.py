@@ -14,11 +14,11 @@ from hicache.testing.adapter import METHODS, WITH_VERBS, Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import NO_PROFILE, Execution, Outcome
-from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
+from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next, untried
 from hicache.testing.report.gpu import GPU, NO_GPU, GpuPart, not_on_gpu, untried_on_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.pages import render_html
-from hicache.testing.report.text import render_markdown
+from hicache.testing.report.text import headline, render_markdown
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 from hicache.tests.kit.html_page import HtmlPage
 from hicache.tests.kit.suite_runs import execution, record
@@ -304,3 +304,27 @@ def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:
     rows = HtmlPage(render_html(view, CONTRACT, {})).part("Skipped").all("table")[0].rows()
     assert rows[1] == ["SNAPSHOT", Capability.SNAPSHOT.value, "2", "2"], f"expected what SNAPSHOT is, got {rows}"
     assert Capability.SNAPSHOT.value.partition(":")[0] in render_markdown(view), "report.md does not say what it is"
+
+
+LOCKED = execution("LOCK-3")
+MACHINE = execution("POOL-1", suite="properties", outcome=Outcome.SKIPPED, lacks=("SNAPSHOT", "SIZES"))
+EVICTION = execution("EVICT-1", outcome=Outcome.SKIPPED, lacks=("SIZES",))
+REFUSED = execution("POOL-1", suite="properties", outcome=Outcome.SKIPPED, reason="Mine refuses full")
+
+
+@pytest.mark.parametrize(
+    ("executions", "told"),
+    [
+        ((LOCKED, MACHINE, EVICTION), "no sequence of operations was tried, and no eviction: declare SIZES"),
+        ((LOCKED, MACHINE), "no sequence of operations was tried, and no eviction: declare SNAPSHOT and SIZES"),
+        ((LOCKED, REFUSED), "no sequence of operations was tried, and no eviction: Mine refuses full"),
+        ((LOCKED, MACHINE, execution("EVICT-1")), ""),
+        ((LOCKED, EVICTION, execution("POOL-1", suite="properties")), ""),
+        ((LOCKED,), ""),
+    ],
+)
+def test_a_run_without_a_machine_and_an_eviction_says_so_first(executions: tuple[Execution, ...], told: str) -> None:
+    view = overview(record(*executions), CONTRACT)
+    assert untried(view) == told, f"got {untried(view)}"
+    first = headline(view)
+    assert first == f"Not verified: {told}" if told else first.endswith("no test failed"), f"got {first}"
