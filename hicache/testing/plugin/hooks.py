@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from hicache.testing.plugin.items import (
     make_ids_plain,
 )
 from hicache.testing.plugin.options import (
+    ENGINE_SOURCE,
     OPTIONS,
     PROFILES,
     add_options,
@@ -52,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It runs before Hypothesis loads the profile of its option, which may be one of the suites.
     """
+    if (source := ENGINE_SOURCE.text(config)) is not None:
+        _use_source(source, config)
     if config.getoption(_PROFILE_OPTION, None) in PROFILES:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
@@ -60,10 +64,23 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, _PLUGIN)
     config.pluginmanager.register(RepetitionPlugin(plugin), "hicache-repetition")
-    is_given = any(config.getoption(option.flag) is not None for option in OPTIONS)
+    # A source alone does not ask for the suites: the tests of the engine itself are run from it as well.
+    is_given = any(config.getoption(one.flag) is not None for one in OPTIONS if one is not ENGINE_SOURCE)
     names_a_suite = any(argument.startswith("hicache.suites") for argument in config.args)
     if is_given or names_a_suite or _selects_a_clause(config):
         plugin.session()
+
+
+def _use_source(path: str, config: pytest.Config) -> None:
+    """Import the engine under test from a source tree until the end of the run. Exit code 2 if it has none."""
+    require_kit()
+    from hicache.errors import ConfigurationError
+    from hicache.testing.engine_source import use_source
+
+    try:
+        config.add_cleanup(use_source(Path(path)))
+    except ConfigurationError as error:
+        pytest.exit(f"{ENGINE_SOURCE.source(config)}: {error}", returncode=2)
 
 
 def _selects_a_clause(config: pytest.Config) -> bool:

@@ -32,17 +32,19 @@ class Option:
     """One option. `name`: `hicache-...`. `metavar`: empty for a switch. `is_path`: it names a file or a folder.
 
     A relative path in an ini file is relative to the folder of that file; elsewhere to the current folder.
+    `has_prefix`: whether the command line has the prefix of the name too.
     """
 
     name: str
     metavar: str
     help: str
     is_path: bool = False
+    has_prefix: bool = True
 
     @property
     def flag(self) -> str:
         """The option on the command line."""
-        return f"--{self.name}"
+        return f"--{self.name if self.has_prefix else self.name.removeprefix('hicache-')}"
 
     @property
     def ini(self) -> str:
@@ -107,6 +109,9 @@ class Option:
 ADAPTER = Option("hicache-adapter", "MODULE:CLASS", f"the cache under test; default: {DEFAULT_ADAPTER}")
 BACKEND = Option("hicache-backend", "NAME", "a storage backend under test: a registered name or MODULE:CLASS")
 BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or =@FILE in JSON, TOML or YAML")
+ENGINE_SOURCE = Option(
+    "hicache-engine-source", "PATH", "source tree to import the engine under test from", is_path=True, has_prefix=False
+)
 KNOWN_FAILURES = Option("hicache-known-failures", "FILE", "TOML list of what is known to fail, and why", is_path=True)
 REPORT = Option(
     "hicache-report",
@@ -120,7 +125,7 @@ BASELINE = Option(
 REPEAT = Option("hicache-repeat", "", "repeat a failed test, to tell whether it is flaky")
 QUICK = Option("hicache-quick", "", "a few configurations instead of all")
 
-OPTIONS = (ADAPTER, BACKEND, BACKEND_CONFIG, KNOWN_FAILURES, BASELINE, REPORT, QUICK, REPEAT)
+OPTIONS = (ADAPTER, ENGINE_SOURCE, BACKEND, BACKEND_CONFIG, KNOWN_FAILURES, BASELINE, REPORT, QUICK, REPEAT)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -137,7 +142,7 @@ def adapter_path(config: pytest.Config) -> str:
 
 def subject_words(config: pytest.Config) -> Iterator[str]:
     """The words of a command line that name the subject of this run, wherever it was given."""
-    for option in (ADAPTER, BACKEND, BACKEND_CONFIG):
+    for option in (ADAPTER, ENGINE_SOURCE, BACKEND, BACKEND_CONFIG):
         value, elsewhere = option.text(config), option.outside(config)
         if value is not None and (elsewhere is not None or value != DEFAULT_ADAPTER):
             yield from option.words(value)

@@ -23,7 +23,15 @@ from hicache.testing.configurations import (
 from hicache.testing.contract import CONTRACT, Checks, Clause
 from hicache.testing.geometry import geometry_of
 from hicache.testing.load import load_adapter
-from hicache.testing.plugin.options import ADAPTER, BACKEND, BACKEND_CONFIG, DEFAULT_ADAPTER, QUICK, adapter_path
+from hicache.testing.plugin.options import (
+    ADAPTER,
+    BACKEND,
+    BACKEND_CONFIG,
+    DEFAULT_ADAPTER,
+    ENGINE_SOURCE,
+    QUICK,
+    adapter_path,
+)
 from hicache.testing.report.run import Execution
 from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, read_subject
 
@@ -84,7 +92,10 @@ def _load(config: pytest.Config) -> Subject:
     try:
         adapter = load_adapter(path)
     except (ImportError, ValueError) as error:
-        raise pytest.UsageError(f"{ADAPTER.source(config)}: {path}: {error}") from error
+        message = f"{ADAPTER.source(config)}: {path}: {error}"
+        if ENGINE_SOURCE.text(config) is not None:
+            pytest.exit(message, returncode=2)
+        raise pytest.UsageError(message) from error
     return Subject(path, adapter, tuple(configurations_of(adapter, quick=QUICK.switch(config))))
 
 

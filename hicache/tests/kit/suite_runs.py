@@ -56,17 +56,19 @@ def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conforman
         path.write_text(text, encoding="utf-8")
 
 
-def run(pytester: pytest.Pytester, *options: str, adapter: str | None = FLAT_CACHE) -> pytest.RunResult:
+def run(
+    pytester: pytest.Pytester, *options: str, adapter: str | None = FLAT_CACHE, interrupts: bool = False
+) -> pytest.RunResult:
     """Run pytest in this process, where the real suites may have been imported under the same names.
 
-    `adapter`: None to name none.
+    `adapter`: None to name none. `interrupts`: whether the run ends as after Ctrl-C, which otherwise ends the caller.
     """
     quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "--assert=plain")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in sys.modules if name.partition(".")[0] in SUITES]:
             patch.delitem(sys.modules, name)
         subject = () if adapter is None else ("--hicache-adapter", adapter)
-        return pytester.runpytest_inprocess(*quiet, *subject, *options)
+        return pytester.runpytest_inprocess(*quiet, *subject, *options, no_reraise_ctrlc=interrupts)
 
 
 def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.plugin.options import (
     ADAPTER,
     BACKEND_CONFIG,
+    ENGINE_SOURCE,
     KNOWN_FAILURES,
     OPTIONS,
     QUICK,
@@ -134,6 +137,11 @@ WRONG = {
     "no module": ("--hicache-adapter", "no_such_module:Cache"),
     "no class": ("--hicache-adapter", "hicache.testing.caches.dictionary:Missing"),
     "no adapter": ("--hicache-adapter", "hicache.testing.caches.dictionary:PrefixDictionary"),
+    "no source": ("--engine-source", "no_such_folder"),
+    "a file as a source": ("--engine-source", "file"),
+    "a source without a package": ("--engine-source", "folder"),
+    "a source for another Python": ("--engine-source", "for_another_python"),
+    "no class in a source": ("--engine-source", "conformance/..", "--hicache-adapter", "conformance.test_it:Missing"),
     "no backend": ("--hicache-backend", "flie"),
     "no option of the backend": (*BACKEND_OF, '{"rooot": "x"}'),
     "an option out of range": (*BACKEND_OF, '{"root": "x", "capacity_bytes": -1}'),
@@ -159,19 +167,50 @@ def test_a_wrong_value_is_one_line_before_any_test(pytester: pytest.Pytester, wo
     (pytester.path / "file").write_text("a text", encoding="utf-8")
     for name in ("folder", "folder.json"):
         (pytester.path / name).mkdir()
-    result = run(pytester, *words, "conformance", adapter=None)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR, f"{words}: expected a usage error, got {result.outlines}"
-    told = [line for line in result.errlines if line]
-    assert len(told) == 1, f"{words}: expected one line, got {told}"
+    (pytester.path / "for_another_python" / "cache").mkdir(parents=True)
+    (pytester.path / "for_another_python" / "cache" / "tree.py").touch()
+    older = '[project]\nrequires-python = ">=3.9, <3.10"\n'
+    (pytester.path / "for_another_python" / "pyproject.toml").write_text(older, encoding="utf-8")
+    code = 2 if "--engine-source" in words else pytest.ExitCode.USAGE_ERROR
+    result = run(pytester, *words, "conformance", adapter=None, interrupts=code == 2)
+    assert result.ret == code, f"{words}: expected exit code {code}, got {result.ret}: {result.outlines}"
+    printed = [line for line in result.errlines if line]
+    assert len(printed) == 1, f"{words}: expected one line, got {printed}"
     value = words[-1].partition("=@")[2] or words[-1]
-    is_named = value in told[0] or any(word in told[0] for word in words if word.startswith("--"))
-    assert is_named, f"{words}: expected the option or the value, got {told}"
+    is_named = value in printed[0] or any(word in printed[0] for word in words if word.startswith("--"))
+    assert is_named, f"{words}: expected the option or the value, got {printed}"
 
 
 def test_each_option_with_a_value_has_a_wrong_one() -> None:
     tried = {word.partition("=")[0] for words in WRONG.values() for word in words}
     missing = {one.flag for one in OPTIONS if one.metavar} - tried
     assert not missing, f"no wrong value of {missing} is tried"
+
+
+@pytest.mark.parametrize(("folder", "workers"), [("", "0"), ("python", "1"), ("src", "0")])
+def test_the_engine_is_imported_from_its_source_in_each_process(
+    pytester: pytest.Pytester, folder: str, workers: str
+) -> None:
+    place = pytester.path / "tree" / folder / "engine"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("", encoding="utf-8")
+    pytester.makepyfile(
+        test_it=f"""
+        import subprocess, sys
+        def test_own(pytestconfig):
+            import engine
+            assert engine.__file__ == {str(place / "__init__.py")!r}, engine.__file__
+            words = [sys.executable, "-c", "import engine; print(engine.__file__)"]
+            printed = subprocess.check_output(words, text=True)
+            assert printed.strip() == engine.__file__, printed
+        """
+    )
+    before = sys.path[:], os.environ.get("PYTHONPATH"), os.environ.get(ENGINE_SOURCE.variable)
+    result = pytester.runpytest_inprocess("-n", workers, "--engine-source", "tree", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0, f"a run of other tests needs no clause: {result.outlines}"
+    after = sys.path, os.environ.get("PYTHONPATH"), os.environ.get(ENGINE_SOURCE.variable)
+    assert after == before, f"expected the run to leave the paths as they were, got {after}"
 
 
 def test_a_project_with_settings_runs_its_own_tests_alone(pytester: pytest.Pytester) -> None:
