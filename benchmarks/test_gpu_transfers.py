@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from hicache.config import ExecutorKind, Layout
+from hicache.optional_torch import torch
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.devices import missing_device
 from hicache.testing.load import moved

@@ -6,11 +6,9 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-import torch
-from torch import distributed
-
 from hicache.config import CacheConfig
 from hicache.errors import RankError
+from hicache.optional_torch import distributed, torch
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver

@@ -12,7 +12,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import torch
 
 from hicache.arguments import require_count, require_integer, require_type
 from hicache.components.base import Insertion, TreeComponent
@@ -40,6 +39,7 @@ from hicache.errors import (
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.miss_log import MissLog
 from hicache.opening import HostTier, Resources, Tiers, check_groups, open_parts
+from hicache.optional_torch import torch
 from hicache.parallel.agree import ALONE, Agreement
 from hicache.parallel.group import Group
 from hicache.pools.device import DevicePools

@@ -11,6 +11,10 @@ class ConfigurationError(HiCacheError, ValueError):
     """A configuration that cannot be served, or cannot be read."""
 
 
+class MissingTorchError(ConfigurationError, ImportError):
+    """torch is not installed, and is needed. The message names the extra that installs it."""
+
+
 class ArgumentError(HiCacheError, ValueError):
     """An argument of a verb that has a wrong type or is out of its range. Nothing was changed."""
 

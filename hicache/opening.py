@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
 from hicache.components.component_tree import ComponentTree
 from hicache.config import CacheConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.events import EventLog
 from hicache.metrics import Counters, Liveness
+from hicache.optional_torch import OutOfMemoryError, torch
 from hicache.parallel.agree import Agreement, agreed_config
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
@@ -181,7 +180,7 @@ def _memory_of(config: CacheConfig) -> Iterator[None]:
     """Name the requested size of memory that is not available."""
     try:
         yield
-    except (MemoryError, OverflowError, NotImplementedError, torch.OutOfMemoryError) as error:
+    except (MemoryError, OverflowError, NotImplementedError, OutOfMemoryError) as error:
         host = f", host.capacity_tokens={dict(config.host.capacity_tokens)}" if config.host else ""
         raise ConfigurationError(
             f"no memory on device {config.device!r} for capacity_tokens={dict(config.capacity_tokens)}{host}: {error}"

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from hicache.clock import Clock, WallClock
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor

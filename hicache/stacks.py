@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from hicache.config import BufferShape, CacheConfig, PoolShape
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import require_torch, torch
 from hicache.pools.buffers import BufferSpec, PoolSpec
 
 
@@ -21,6 +20,7 @@ def pool_specs(config: CacheConfig) -> dict[str, PoolSpec]:
     if model is None:
         return {}
     config.require_divisible()
+    require_torch("a cache with a model")
     return {pool.name: _spec(config, pool) for pool in model.pools if pool.follows.component in config.components}
 
 

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.storage.answers import Reading, is_cleared, pages_done, pages_usable
 from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend, accepted_pages
 from hicache.storage.registry import Options, open_backend
@@ -272,8 +273,6 @@ def _pages_at(pool: str, host: Any, indices: Any) -> list[Pieces]:
 
 
 def _page_bytes(pool: str, host: Any) -> int:
-    import torch  # of SGLang, whose pools take tensors
-
     (page,) = _pages_at(pool, host, torch.arange(host.page_size))
     return sum(piece.nbytes for piece in page)
 

@@ -8,12 +8,10 @@ from concurrent.futures import wait
 from datetime import timedelta
 from typing import Any
 
-import torch
-from torch import distributed
-
 from hicache.bounded import in_thread
 from hicache.config import Topology
 from hicache.errors import InvariantError
+from hicache.optional_torch import distributed, torch
 from hicache.parallel.mesh import axis_ranks, world_rank
 
 NCCL_DEADLINES = 4

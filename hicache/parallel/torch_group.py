@@ -9,14 +9,11 @@ from datetime import timedelta
 from functools import partial
 from types import TracebackType
 
-import torch
-from torch import distributed
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
-
 from hicache.bounded import bounded
 from hicache.clock import WallClock
 from hicache.config import Topology
 from hicache.errors import ConfigurationError, RankError
+from hicache.optional_torch import PrefixStore, Store, distributed, require_torch, torch
 from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import GREATEST, Reduction
 from hicache.parallel.mesh import world_rank, world_size
@@ -177,6 +174,7 @@ def open_groups(topology: Topology, store: Store, device: str | torch.device, ti
     Raises ConfigurationError when the mesh differs from torch's world or no backend serves the device, RankError when a
     rank is missing.
     """
+    require_torch("open_groups")
     own_device = torch.device(device)
     _check(topology, own_device)
     monitor = RankMonitor(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)

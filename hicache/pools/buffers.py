@@ -12,10 +12,10 @@ from math import prod
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from hicache.config import CacheConfig, Layout
 from hicache.errors import ConfigurationError, PoolMismatchError
+from hicache.optional_torch import CPU, torch
 from hicache.pools.allocator import PageAllocator
 from hicache.types import Component, Slots
 
@@ -197,7 +197,7 @@ class TierPools:
             pages, page_size = self.capacity_pages(spec.owner) + 1, max(1, sizes[spec.owner] // spec.tokens_per_entry)
             self.buffers[pool] = PoolBuffers(spec, pages, page_size, device, (tensors or {}).get(pool))
         tensors_of_all = [raw for buffers in self.buffers.values() for raw in buffers.raw]
-        self.device = tensors_of_all[0].device if tensors_of_all else torch.device("cpu")
+        self.device = tensors_of_all[0].device if tensors_of_all else CPU
         self._page_bytes = dict.fromkeys(sizes, 0)
         for buffers in self.buffers.values():
             self._page_bytes[buffers.spec.owner] += buffers.page_size * buffers.spec.layers * buffers.spec.slot_bytes

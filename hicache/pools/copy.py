@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
-
 from hicache.config import IoBackend, Layout
 from hicache.errors import PoolMismatchError, SlotError
+from hicache.optional_torch import torch
 from hicache.pools.buffers import ALL_LAYERS, PoolBuffers, TierPools
 from hicache.pools.host import seen_from
 from hicache.transfer.job import CopyJob

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import torch
 
 from hicache.arguments import require_slots
 from hicache.config import CacheConfig
 from hicache.errors import SlotError
+from hicache.optional_torch import torch
 from hicache.pools.buffers import PoolSpec, TierPools
 from hicache.types import Component, Slots
 

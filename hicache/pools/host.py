@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 from weakref import finalize
 
-import torch
-from torch import _C
-
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, PinningError
+from hicache.optional_torch import require_torch, torch
 from hicache.pools.buffers import PoolSpec, RawBytes, TierPools
 from hicache.types import Slots
 
@@ -41,7 +39,7 @@ class TorchCudaRuntime:
 
     def __init__(self) -> None:
         self._shown = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        self._linked = CDLL(_C.__file__)
+        self._linked = CDLL(torch._C.__file__)  # noqa: SLF001 - the library that links the runtime
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:  # noqa: N802
         return self._shown.cudaHostRegister(pointer, size, flags)
@@ -61,6 +59,9 @@ class TorchCudaRuntime:
 
 def require_device(device: str) -> None:
     """Raise ConfigurationError for a device that is not there, and for one that keeps no bytes."""
+    if device == "cpu":
+        return
+    require_torch(f"device {device!r}")
     try:
         found = torch.device(device)
         if found.type not in ("cpu", "cuda", "meta"):
@@ -78,7 +79,7 @@ def require_device(device: str) -> None:
 
 def runtime_for(device: str) -> CudaRuntime | None:
     """The runtime that pins memory for a device, or None where nothing is to be pinned."""
-    return TorchCudaRuntime() if torch.device(device).type == "cuda" else None
+    return TorchCudaRuntime() if device.partition(":")[0] == "cuda" else None
 
 
 def seen_from(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:

@@ -14,9 +14,9 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.types import Component, Slots
 
 LEAVES = (str, bytes, memoryview, int, float, complex, type(None), type, Enum, torch.dtype, torch.device)

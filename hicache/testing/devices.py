@@ -18,19 +18,20 @@ def missing_device(device: str) -> str:
     """The reason why a cache cannot be opened on a device, given by its torch name; empty when it can."""
     if device == "cpu":
         return ""
+    # Imported here because torch is slow to import and is needed only for a device other than the CPU.
+    from hicache.optional_torch import require_torch, torch
+
     try:
         check_device(device)
+        require_torch(f"device {device!r}")
     except ConfigurationError as error:
         return str(error)
-    # Imported here because torch is slow to import and is needed only for a device other than the CPU.
-    import torch
-
     return "" if torch.cuda.is_available() else f"torch finds no CUDA device for {device!r} on this machine"
 
 
 def gpu_names() -> str:
     """The CUDA devices that torch finds, by name; empty without one."""
-    import torch
+    from hicache.optional_torch import torch
 
     return ", ".join(dict.fromkeys(torch.cuda.get_device_name(number) for number in range(gpu_count())))
 
@@ -43,7 +44,7 @@ def driver() -> str:
 
 @cache
 def gpu_count() -> int:
-    """The number of CUDA devices that torch finds."""
-    import torch
+    """The number of CUDA devices that torch finds; none where it is not installed."""
+    from hicache.optional_torch import HAS_TORCH, torch
 
-    return torch.cuda.device_count()
+    return torch.cuda.device_count() if HAS_TORCH else 0

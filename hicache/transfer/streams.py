@@ -6,8 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from hicache.optional_torch import torch
 from hicache.transfer.job import Copier, CopyJob, Progress
 from hicache.types import TransferKind
 
@@ -33,13 +32,13 @@ class StreamExecutor:
     for those that still read what a load-back overwrites. Copies go straight between the pools, so no staging buffer
     can be reused too early. A job that cannot be queued has failed with none of its parts done, once what was queued of
     it has run; the exception is logged. The stream and its events are on the device of the copier, whether or not it is
-    the current one. `cuda`: torch.cuda, or what replaces it in a test.
+    the current one. `cuda`: replaces torch.cuda in a test.
     """
 
-    def __init__(self, copier: Copier, cuda: Any = torch.cuda) -> None:
+    def __init__(self, copier: Copier, cuda: Any = None) -> None:
         self._copier = copier
-        self._cuda = cuda
-        self._stream = cuda.Stream(copier.device)
+        self._cuda = torch.cuda if cuda is None else cuda
+        self._stream = self._cuda.Stream(copier.device)
         self._queued: dict[int, QueuedJob] = {}
 
     def submit(self, job: CopyJob) -> None:

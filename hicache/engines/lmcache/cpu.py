@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import CacheConfig
 from hicache.engines.lmcache.storage import lmcache_class, lmcache_version
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import Admission
 from hicache.testing.caches.offload import ChunkCacheAdapter, OffloadRequest, chunk_config
 from hicache.testing.caches.offload_cache import Chunk, ChunkCache, Device, OffloadCacheConfig, OffloadTransfer

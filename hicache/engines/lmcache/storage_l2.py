@@ -20,10 +20,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-import torch
-
 from hicache.engines.lmcache.storage import key_name, lmcache_class, only_piece, scatter, size_of
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.storage.base import Pieces, StorageBackend, StorageStats
 from hicache.storage.registry import Options
 

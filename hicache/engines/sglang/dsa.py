@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import BufferShape, CacheConfig, Follows, ModelShape, PoolShape
 from hicache.engines.sglang.adapter import Sglang0523Below
 from hicache.engines.sglang.imports import import_from
 from hicache.engines.sglang.pools import FULL, SglangHostPools, SglangPools, raw_bytes
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import PageBytes
 from hicache.types import Pool, Slots
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from hicache.config import CacheConfig, HostConfig, Layout
 from hicache.engines.sglang.imports import import_from
 from hicache.engines.sglang.pages import backend_options
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import PageBytes
 from hicache.testing.hybrid_model import HybridModel
 from hicache.testing.snapshot import PoolView

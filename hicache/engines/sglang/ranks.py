@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import distributed
-
 from hicache.config import CacheConfig, ExecutorKind, Topology
 from hicache.engines.sglang.adapter import Sglang0513, Sglang0523Python, SglangAdapter
 from hicache.engines.sglang.host import Receipt, Ticket
 from hicache.engines.sglang.imports import import_from, sglang_version
 from hicache.engines.sglang.pools import arriving_slots
 from hicache.engines.sglang.storage_tier import PrefetchTicket
+from hicache.optional_torch import distributed
 from hicache.testing.adapter import Adapter, Capability, Pending
 from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.testing.ranks.world import Mesh, RankWorld, mesh_of

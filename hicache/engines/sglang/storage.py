@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from hicache.engines.sglang.imports import import_from, prepare_sglang
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
 from hicache.storage.registry import Options
 

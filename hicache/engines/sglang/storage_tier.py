@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
 from hicache.engines.sglang.host import Receipt, SglangHostVerbs
@@ -23,6 +22,7 @@ from hicache.engines.sglang.pages import backend_options
 from hicache.engines.sglang.pools import FULL, NAMES, SglangHostPools
 from hicache.engines.sglang.workers import Gate, StorageThreads, WorkQueue
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.storage.base import BATCH_PAGES
 from hicache.testing.adapter import Pending, SteppedVerbs, StorageVerbs
 from hicache.testing.snapshot import FetchView, StorageView

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import CacheConfig, EvictionPolicy
 from hicache.engines.small.engine_calls import EngineCalls
 from hicache.engines.small.mini_sglang_import import prepare_mini_sglang
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
 from hicache.testing.snapshot import NodeView, PoolView, Snapshot
 from hicache.types import (

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from hicache.engines.imports import add_bare, import_quietly
 from hicache.engines.small.checkout import require_checkout
+from hicache.optional_torch import torch
 
 VARIABLE = "HICACHE_MINISGL"
 """The variable of the environment with the path of the checkout."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import CacheConfig
 from hicache.engines.vllm.imports import import_from, prepare_vllm
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock

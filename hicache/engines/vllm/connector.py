@@ -31,13 +31,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from hicache.config import CacheConfig
 from hicache.engines.vllm.imports import CONNECTOR, import_from, prepare_vllm
 from hicache.engines.vllm.offload import OFFLOAD, ManagerChunks
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import torch
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.caches.offload import ChunkCacheAdapter, OffloadRequest, chunk_config
 from hicache.testing.caches.offload_cache import (

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TypeVar
 from unittest.mock import patch
 
 import numpy as np
-import torch
 
 from hicache.cache import UnifiedRadixCache, stats_of
 from hicache.clock import VirtualClock
@@ -24,6 +23,7 @@ from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, Recency, read_extra_config
 from hicache.config_mapping import config_to_mapping, read_config
 from hicache.opening import HostTier
+from hicache.optional_torch import torch
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import world_rank

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
+from hicache.optional_torch import torch
 from hicache.testing.cuda.races import Shadow, Where
 from hicache.testing.cuda.streams import Machine, ModelStream, StreamMark
 

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from hicache.optional_torch import torch
 from hicache.testing.cuda.memory import Bytes, MemoryMap
 from hicache.testing.cuda.races import Race
 from hicache.testing.cuda.streams import Machine, ModelEvent, ModelStream, Observer
@@ -296,7 +293,7 @@ class _Runtime:
         return {ALREADY_REGISTERED: "already registered", NOT_REGISTERED: "not registered"}.get(error, "no error")
 
 
-class _Functions(TorchFunctionMode):
+class _Functions(torch.overrides.TorchFunctionMode):
     """Functions of torch that make pinned memory, or look at it, before any operation is dispatched."""
 
     def __init__(self, operations: Operations, model: CudaModel) -> None:
@@ -336,7 +333,7 @@ class _Functions(TorchFunctionMode):
         return value
 
 
-class _Dispatches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Dispatches(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """All operations of torch."""
 
     def __init__(self, operations: Operations) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from torch.cuda._sanitizer import EventHandler, SynchronizationError
-
 from hicache.testing.cuda.races import Race, SlotAccess, Where
 
 
@@ -47,9 +45,11 @@ class Sanitizer:
             found = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
             (launch.writes if is_write else launch.reads).update(address + byte for byte in found)
 
-    def found(self) -> dict[int, SynchronizationError]:
+    def found(self) -> dict[int, Exception]:
         """The engine's first error for each byte."""
-        engine, errors = EventHandler(), dict[int, SynchronizationError]()
+        from torch.cuda._sanitizer import EventHandler
+
+        engine, errors = EventHandler(), dict[int, Exception]()
         names: defaultdict[int, list[str]] = defaultdict(list)
         alike = self._alike()
         for asked in self._asked:

@@ -10,8 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
+from hicache.optional_torch import torch
 from hicache.testing.cuda.races import Clock, RaceLog, Shadow, SlotAccess, Where, join
 
 HOST = 0

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Protocol
 
-import torch
-
+from hicache.optional_torch import torch
 from hicache.testing.cuda.memory import Bytes, Memory, MemoryMap
 from hicache.testing.cuda.streams import Machine, ModelStream
 

@@ -9,9 +9,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-import torch
-from torch import distributed
-
+from hicache.optional_torch import distributed, torch
 from hicache.testing.ranks.calls import CollectiveCall, ComparedCalls
 from hicache.testing.violation import violation
 

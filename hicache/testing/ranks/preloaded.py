@@ -11,4 +11,5 @@ with without_collection():
     import hypothesis  # noqa: F401
     import numpy.ma  # noqa: F401
     import pytest  # noqa: F401
-    from torch import distributed  # noqa: F401
+
+    from hicache.optional_torch import distributed  # noqa: F401

@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 
-import torch
-from torch import distributed
-from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
-
 from hicache.config import Topology
 from hicache.errors import ConfigurationError
+from hicache.optional_torch import PrefixStore, Store, distributed, torch
 from hicache.parallel.group import Group
 from hicache.testing.ranks.calls import GATHER, CollectiveCall, ComparedCalls, RecordedGroup, StoreSideChannel
 from hicache.testing.ranks.interposer import DeviceRecorder, Interposer, compare_new_groups
@@ -119,6 +116,6 @@ def join_torchrun(mesh: Mesh, backend: str, timeout_s: float) -> ProcessWorld:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=timeout_s)
-    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    store, rank, size = next(distributed.rendezvous("env://", timeout=timeout))  # type: ignore[attr-defined]
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     return ProcessWorld(mesh.topology(rank), store, device, timeout_s, is_recorded=True, note=lambda _: None)

@@ -15,11 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import distributed
-from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
-
 from hicache.errors import RankError
+from hicache.optional_torch import FileStore, PrefixStore, Store, distributed, torch
 from hicache.testing.plugin.failures import CALLED, DOING, causes_of, evidence, format_visible
 from hicache.testing.processes import end_if_forked, end_running_children, left_threads
 from hicache.testing.ranks.calls import GATHER, CollectiveCall, ComparedCalls, StoreSideChannel

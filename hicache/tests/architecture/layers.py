@@ -41,6 +41,9 @@ CORE = (
     *CACHE,
 )
 
+TORCH = "hicache.optional_torch"
+"""The one module that imports torch, which may not be installed."""
+
 REFERENCE = "hicache.testing.caches.reference"
 RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
@@ -49,15 +52,16 @@ MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safeten
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache": (*CORE,),
+    TORCH: ("hicache.errors", "torch"),
     "hicache.config": (*GROUND, "tomli", "yaml"),
     "hicache.config_mapping": (*GROUND,),
     "hicache.tree": (*GROUND, "numpy"),
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
-    "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
-    "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
+    "hicache.pools": (*GROUND, "hicache.transfer", "numpy", TORCH),
+    "hicache.stacks": (*GROUND, "hicache.pools", TORCH),
     "hicache.parallel": (*GROUND,),
     **dict.fromkeys(
-        ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", "torch")
+        ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", TORCH)
     ),
     "hicache.storage": (*GROUND, "numpy", "xxhash"),
     "hicache.storage.redis": (*GROUND, "hicache.storage", "redis"),
@@ -70,7 +74,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.moved": (),
     "hicache.transfer": (*GROUND, "hicache.storage"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer"),
-    "hicache.transfer.streams": (*GROUND, "hicache.transfer", "torch"),
+    "hicache.transfer.streams": (*GROUND, "hicache.transfer", TORCH),
     "hicache.tiers": (
         *(
             *GROUND,
@@ -84,7 +88,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             "numpy",
         ),
     ),
-    **dict.fromkeys(CACHE, (*CORE, "numpy", "torch")),
+    **dict.fromkeys(CACHE, (*CORE, "numpy", TORCH)),
     "hicache.prometheus": (*CORE, "prometheus_client"),
     "hicache.testing.load": (*SHARED, "hicache.moved", "hicache.testing"),
     "hicache.testing": (
@@ -99,15 +103,16 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.replay.plot": (*SHARED, "hicache.testing", "numpy", "matplotlib"),
     "hicache.testing.replay.states_plot": (*SHARED, "hicache.testing", "matplotlib"),
     "hicache.testing.models.tree": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
-    "hicache.testing.cuda": ("numpy", "torch"),
-    "hicache.testing.devices": ("hicache.config", "hicache.errors", "torch"),
-    "hicache.testing.census": (*SHARED, "numpy", "torch"),
-    **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
-    "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "numpy", "pytest", "torch"),
-    REFERENCE: (*CORE, "hicache.testing", "numpy", "torch"),
+    "hicache.testing.cuda": ("numpy", TORCH),
+    "hicache.testing.cuda.sanitizer": ("hicache.testing.cuda", "torch"),
+    "hicache.testing.devices": ("hicache.config", "hicache.errors", TORCH),
+    "hicache.testing.census": (*SHARED, "numpy", TORCH),
+    **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", TORCH)),
+    "hicache.testing.ranks.preloaded": ("hicache.testing", "hypothesis", "numpy", "pytest", TORCH),
+    REFERENCE: (*CORE, "hicache.testing", "numpy", TORCH),
     "hicache.tests.proof.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
-    "hicache.engines": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
-    "hicache.engines.below_sglang": (*GROUND, "hicache.storage", "torch"),
+    "hicache.engines": (*SHARED, "hicache.storage", "hicache.testing", "numpy", TORCH),
+    "hicache.engines.below_sglang": (*GROUND, "hicache.storage", TORCH),
     "hicache.__main__": ("hicache.cli",),
     "hicache.cli.exposition": ("hicache", "typer", "rich", "prometheus_client"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
@@ -132,10 +137,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         *("numpy", "pytest", "hypothesis"),
     ),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
-    "distributed_tests.test_collectives": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
+    "distributed_tests.test_collectives": (*SHARED, "hicache.testing", "distributed_tests", "pytest", TORCH),
     "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
-    "benchmarks.test_gpu_transfers": (*SHARED, "hicache.testing", "benchmarks", "pytest", "torch"),
+    "benchmarks.test_gpu_transfers": (*SHARED, "hicache.testing", "benchmarks", "pytest", TORCH),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
 

@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("hicache", *SUITES)
 
 FORBIDDEN = {
+    "torch in the pools": ("hicache/pools/buffers.py", "import torch", "torch"),
+    "torch of an engine": ("hicache/engines/vllm/adapter.py", "from torch import distributed", "torch.distributed"),
     "torch in the tree": ("hicache/tree/node.py", "import torch", "torch"),
     "torch inside a function": ("hicache/keys.py", "def f():\n    from torch import nn", "torch.nn"),
     "the tree knows the pools": (
@@ -43,7 +45,8 @@ ALLOWED = {
     "the kit in a suite": ("benchmarks/test_a.py", "from hicache.testing.adapter import CacheAdapter"),
     "the cache in its adapter": ("hicache/testing/caches/reference.py", "import hicache.cache"),
     "the kit in the command line": ("hicache/cli/app.py", "import hicache.testing.plugin.hooks"),
-    "torch in the pools": ("hicache/pools/buffers.py", "import torch"),
+    "torch in its own module": ("hicache/optional_torch.py", "import torch"),
+    "optional torch in the pools": ("hicache/pools/buffers.py", "from hicache.optional_torch import torch"),
     "the clock in the kit": ("hicache/testing/replay/run.py", "import time"),
 }
 
