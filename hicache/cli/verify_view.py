@@ -23,7 +23,7 @@ from hicache.testing.report.coverage import Coverage, Verdict
 from hicache.testing.report.failure_text import failure_parts, frames_part
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
-from hicache.testing.report.run import RunRecord, counted
+from hicache.testing.report.run import RunRecord, counted, flaky_counts
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 _MAX_CAUSES = 5
@@ -123,7 +123,7 @@ def _line(result: StageResult) -> str:
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:
-    """Print the table, the stages that checked nothing, and the causes of failures.
+    """Print the table, the stages that checked nothing, what is listed as flaky, and the causes of failures.
 
     Each cause is printed with its smallest example and the command that reruns it.
     """
@@ -133,7 +133,10 @@ def show_results(results: Sequence[StageResult], console: Console) -> None:
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")
-    _show_causes(causes_of([one for result in results for one in _executions(result)], CONTRACT), console)
+    executions = [one for result in results for one in _executions(result)]
+    if flaky := flaky_counts(executions):
+        say(console, flaky)
+    _show_causes(causes_of(executions, CONTRACT), console)
 
 
 def show_verdict(

@@ -43,6 +43,7 @@ from hicache.testing.report.run import (
     Outcome,
     Step,
     counted,
+    flaky_counts,
 )
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
@@ -100,7 +101,7 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
-        causes=_causes(properties) if decisive.failed or _is_listed(decisive) else (),
+        causes=_causes(properties) if not decisive.passed and (decisive.failed or _is_listed(decisive)) else (),
         reason=_reason(decisive),
         lacks=tags.lacks,
         evidence=_evidence(properties),
@@ -135,13 +136,14 @@ def _outcome(report: pytest.TestReport) -> Outcome:
 
 
 def _is_listed(report: pytest.TestReport) -> bool:
-    """Whether it is a failure that a list or a baseline has."""
+    """Whether it is a failure that a list or a baseline has, or a test that passed and is listed as flaky."""
     return hasattr(report, "wasxfail")
 
 
 def _reason(report: pytest.TestReport) -> str:
     if report.passed or report.outcome == RERUN:
-        return ""
+        # Of a test that is listed as flaky.
+        return str(getattr(report, "wasxfail", ""))
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     message = _message(report)
@@ -240,7 +242,9 @@ class RunTally:
             "flaky": len(self.flaky()),
         }
         kept = {name: count for name, count in counts.items() if count or name not in _LEFT_OUT}
-        return "hicache: " + ", ".join(f"{count} {name}" for name, count in kept.items())
+        listed = flaky_counts(self._executions)
+        texts = [*(f"{count} {name}" for name, count in kept.items()), *([listed] if listed else [])]
+        return f"hicache: {', '.join(texts)}"
 
     def summary(self) -> Iterator[str]:
         """What was called and started; why tests were skipped, most frequent reason first; what was not executed."""

@@ -19,7 +19,7 @@ from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.failures import STALE
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import RecordFields
-from hicache.testing.report.run import Execution, Outcome, RunRecord, Versions, read_run
+from hicache.testing.report.run import LISTED_FLAKY, Execution, Outcome, RunRecord, Versions, read_run
 
 KINDS = ("bug", "unsupported", "beyond", "future")
 
@@ -100,7 +100,8 @@ class KnownFailure:
         link = "https://example.org/issues/7"
         ids = ["conformance/test_lock.py::test_split[*/page16/*]"]
 
-    `place`: the file, the number of the table in it, and the id.
+    `place`: the file, the number of the table in it, and the id. `flaky`: the test fails in some runs; with
+    `flaky = true` in the table it may also pass.
     """
 
     place: str
@@ -108,6 +109,7 @@ class KnownFailure:
     kind: str
     reason: str
     link: str
+    flaky: bool
 
     @property
     def suite(self) -> str:
@@ -132,7 +134,8 @@ class KnownFailure:
         return any(re.fullmatch(expression, one) is not None for one in ids_of(test))
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
+        flaky = LISTED_FLAKY if self.flaky else ""
+        return f"{flaky}{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
 
 
 def suite_in(test: str) -> str | None:
@@ -153,11 +156,13 @@ def judged(
 ) -> tuple[Outcome, tuple[str, ...], str]:
     """The outcome, the causes and the reason of a run without pytest that passed or failed. `reason`: empty if passed.
 
-    An entry that names the run itself and not a clause is obsolete when the run passes.
+    An entry that names the run itself and not a clause is obsolete when the run passes, unless it is flaky.
     """
     entry = next((one for one in known if one.covers(test, (*clauses, *causes))), None)
     if entry is not None and reason:
         return outcome_of_known(str(entry)), tuple(causes), str(entry)
+    if entry is not None and entry.flaky:
+        return Outcome.PASSED, (), str(entry)
     if entry is not None and "::" in entry.id:
         return Outcome.FAILED, (STALE,), stale_entry(entry.place)
     return Outcome.FAILED if reason else Outcome.PASSED, tuple(causes), reason
@@ -212,17 +217,22 @@ def format_of(fields: RecordFields) -> int:
 def _entries(place: str, fields: RecordFields, written: int) -> Iterator[KnownFailure]:
     ids = {"id": fields.text("id")} if written == 1 else {f"ids[{n}]": one for n, one in enumerate(fields.texts("ids"))}
     kind, reason, link = fields.choice("kind", KINDS), fields.text("reason"), fields.text("link")
+    flaky = written != 1 and fields.flag("flaky")
     fields.refuse_unread()
     if not ids:
         raise fields.error("ids", "is empty; expected clauses or tests")
     if not reason.strip():
         raise fields.error("reason", "is empty; expected why the test fails")
+    if flaky and kind == "beyond":
+        raise fields.error("flaky", "is true in an entry of the kind beyond, whose failures count as passed")
     for name, one in ids.items():
+        if flaky and one in CONTRACT:
+            raise fields.error(name, f"is {one!r}; expected tests: a flaky entry covers no clause")
         if one not in CONTRACT and not ("::" in one and suite_in(one) is not None):
             raise fields.error(
                 name, f"is {one!r}; expected a clause, or tests such as conformance/test_lock.py::test_a*"
             )
-        yield KnownFailure(f"{place} ({one})", one, kind, reason, link)
+        yield KnownFailure(f"{place} ({one})", one, kind, reason, link, flaky)
 
 
 def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution]) -> Iterator[str]:
@@ -308,7 +318,8 @@ class Baseline:
         """What a run says of the baseline: how many tests failed before, and which failed then and pass now."""
         done = list(executions)
         before = sum(one.reason.partition("\n")[0].endswith(self.reason) for one in done)
-        fixed = [one.node_id for one in done if one.outcome is Outcome.PASSED and one.node_id in self.causes]
+        passed = [one for one in done if one.outcome is Outcome.PASSED and not one.is_listed_flaky]
+        fixed = [one.node_id for one in passed if one.node_id in self.causes]
         yield f"baseline {self.name}: {before} failed before, {len(fixed)} fixed"
         for test in fixed[:_MAX_SHOWN]:
             yield f"  fixed: {test}"

@@ -309,7 +309,7 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure], subject: Sequence[
     failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)
     if failure is not None:
         item.stash[KNOWN_FAILURE] = failure.place
-        item.add_marker(pytest.mark.xfail(reason=str(failure), strict=True))
+        item.add_marker(pytest.mark.xfail(reason=str(failure), strict=not failure.flaky))
 
 
 def _checks_of(item: pytest.Item) -> Checks | None:

@@ -41,6 +41,13 @@ class RecordFields:
             raise self._unlike(name, value, "an integer, zero or above")
         return value
 
+    def flag(self, name: str) -> bool:
+        """A bool; False if it is missing."""
+        value = self._take(name) if name in self.table else False
+        if not isinstance(value, bool):
+            raise self._unlike(name, value, "true or false")
+        return value
+
     def number(self, name: str) -> float:
         """A finite number, zero or above."""
         value = self._take(name)

@@ -39,6 +39,9 @@ COMMIT = "commit"
 NOT_WHOLE = "levels not run whole"
 """The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
 
+LISTED_FLAKY = "flaky "
+"""How the reason of an execution begins that a list of known failures has as flaky."""
+
 NO_PROFILE = "none"
 """The profile of a run on a storage backend."""
 
@@ -76,12 +79,12 @@ class Execution:
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
     `causes`: of a failure, known or not: ids of the clauses that were found broken, also by a law that the test does
     not name; or names of errors, such as `KeyError in MyAdapter.match`.
-    `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure, and for what passed
-    beyond the contract: on the first line the entry of the list, then the message. `lacks`: capabilities that the test
-    needs and the adapter does not declare. `evidence`: of a failure. `replay`: the command that runs exactly this
-    execution again. `operations`: calls of the cache under test. `processes`: those that the process of the test
-    started. `collectives`: the backends of torch.distributed on which two ranks or more of the test were seen in a
-    collective, such as `nccl`.
+    `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure, for what passed
+    beyond the contract, and for a listed flaky test: on the first line the entry of the list, then the message.
+    `lacks`: capabilities that the test needs and the adapter does not declare. `evidence`: of a failure. `replay`: the
+    command that runs exactly this execution again. `operations`: calls of the cache under test. `processes`: those that
+    the process of the test started. `collectives`: the backends of torch.distributed on which two ranks or more of the
+    test were seen in a collective, such as `nccl`.
     """
 
     node_id: str
@@ -102,7 +105,12 @@ class Execution:
     @property
     def is_beyond(self) -> bool:
         """Whether the cache does more than the test asks, as a list says: it counts as passed."""
-        return self.outcome is Outcome.PASSED and bool(self.reason)
+        return self.outcome is Outcome.PASSED and bool(self.reason) and not self.is_listed_flaky
+
+    @property
+    def is_listed_flaky(self) -> bool:
+        """Whether a list has it as a test that fails in some runs: it may pass or fail."""
+        return self.outcome in (Outcome.PASSED, Outcome.KNOWN_FAILURE) and self.reason.startswith(LISTED_FLAKY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +175,13 @@ def counted(number: int, noun: str) -> str:
     """The number with its noun, in the plural unless it is 1: `1 test`, `2,000 tests`, `3 processes`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def flaky_counts(executions: Iterable[Execution]) -> str:
+    """How many tests that are listed as flaky passed and failed; empty if none was executed."""
+    outcomes = [one.outcome for one in executions if one.is_listed_flaky]
+    passed = outcomes.count(Outcome.PASSED)
+    return f"listed as flaky: {passed} passed, {len(outcomes) - passed} failed" if outcomes else ""
 
 
 def write_run(record: RunRecord, path: Path) -> None:

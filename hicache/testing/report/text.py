@@ -12,14 +12,19 @@ from hicache.testing.report.coverage import coverage, declared_next, untried
 from hicache.testing.report.gpu import untried_on_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, ReasonGroup, Status
-from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line
+from hicache.testing.report.run import Execution, Outcome, RunRecord, counted, first_line, flaky_counts
 
 _MAX_SHOWN = 3
 """The causes that a headline lists; the page has all."""
 
 
 def headline(view: Overview) -> str:
-    """The verdict in one sentence."""
+    """The verdict in one sentence, and how many tests that are listed as flaky passed."""
+    flaky = flaky_counts(view.record.executions)
+    return "; ".join([_verdict(view), *([flaky] if flaky else [])])
+
+
+def _verdict(view: Overview) -> str:
     found = coverage(view)
     counts = found.applying
     if view.verdict is Status.FAILED:

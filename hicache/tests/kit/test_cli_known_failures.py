@@ -130,7 +130,7 @@ def known_failure(name: str, configuration: str) -> Execution:
 
 
 def test_an_entry_of_which_tests_pass_is_narrowed_to_those_that_fail() -> None:
-    entry = KnownFailure("known.toml: entry 1 (INS-2)", "INS-2", "bug", "lost", "")
+    entry = KnownFailure("known.toml: entry 1 (INS-2)", "INS-2", "bug", "lost", "", flaky=False)
     executions = [
         known_failure("test_all", "a"),
         known_failure("test_all", "b"),

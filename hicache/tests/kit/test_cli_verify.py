@@ -171,6 +171,15 @@ def test_without_a_sequence_of_operations_the_verdict_begins_with_that(tmp_path:
     assert levels[0] > told, f"expected it before the levels, got {lines}"
 
 
+def test_the_verdict_says_how_many_tests_that_are_listed_as_flaky_passed(tmp_path: Path) -> None:
+    passed = replace(execution("LOCK-3"), reason="flaky bug: a race")
+    failed = execution(
+        "LOCK-1", outcome=Outcome.KNOWN_FAILURE, reason="flaky bug: a race\nLOCK-1: lost", name="test_two"
+    )
+    lines = shown([FakeStage("conformance", (passed, failed), None)], tmp_path).splitlines()
+    assert "listed as flaky: 1 passed, 1 failed" in lines, f"expected both numbers, got {lines}"
+
+
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
     assert "not verified: device" in output, f"a run of skipped tests shows nothing: {output}"
@@ -660,7 +669,7 @@ def test_the_command_of_a_replay_runs_it_again(
 
 
 def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
-    known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "")
+    known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "", flaky=False)
     told = run_replay(monkeypatch, replace(outcome, broken=BROKEN, causes=("POOL-1",)), known)
     assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
     told = run_replay(monkeypatch, outcome, known)

@@ -19,7 +19,7 @@ from hicache.testing.plugin.known_failures import (
     read_known_failures,
     stale_entry,
 )
-from hicache.testing.report import Outcome
+from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit.suite_runs import ROOT, run, write_suite
 
 SHIPPED = sorted(Path(engines.__path__[0], "known").glob("*.toml"))
@@ -65,6 +65,15 @@ WRONG_GROUPS = {
     "an id for a list": (('["LOCK-3"]', '"LOCK-3"'), r"failures\[0\].ids is 'LOCK-3' \(str\), not a list"),
     "no reason": (('"a tombstone is released"', '""'), r"failures\[0\].reason is empty"),
     "an entry of format 1": (('ids = ["LOCK-3"]', 'id = "LOCK-3"'), r"failures\[0\].ids is missing"),
+    "a flaky clause": (
+        ('ids = ["LOCK-3"]', 'flaky = true\nids = ["LOCK-3"]'),
+        r"failures\[0\].ids\[0\] is 'LOCK-3'; expected tests",
+    ),
+    "flaky beyond": (('kind = "bug"', 'kind = "beyond"\nflaky = true'), r"failures\[0\].flaky is true"),
+    "flaky is a text": (
+        ('kind = "bug"', 'kind = "bug"\nflaky = "yes"'),
+        r"failures\[0\].flaky is 'yes' \(str\), not true or",
+    ),
     "tables of format 1": (
         ("[[failures]]", "[[failure]]"),
         r"failure is a table of format 1; format 2 has \[\[failures\]\] with ids = \[…\]",
@@ -97,7 +106,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _entry(entry_id: str) -> KnownFailure:
-    return KnownFailure("known.toml: entry 1", entry_id, "bug", "it is broken", "")
+    return KnownFailure("known.toml: entry 1", entry_id, "bug", "it is broken", "", flaky=False)
 
 
 def test_entries_come_in_order_with_their_place(tmp_path: Path) -> None:
@@ -391,6 +400,48 @@ def test_a_replay_beyond_the_contract_has_passed() -> None:
     entry = replace(_entry("replay::*"), kind="beyond")
     found = judged([entry], "replay::generated trace", ("REQ-4",), ("POOL-1",), "POOL-1: more slots")
     assert found == (Outcome.PASSED, ("POOL-1",), "beyond: it is broken"), f"got {found}"
+
+
+FLAKY_RUNS = {
+    "passes and fails": (ONE_OF_TWO_FAILS, "conformance/test_it.py::*", OK, (1, 2)),
+    "passes": (ALL_PASS, "conformance/test_it.py::test_bad*", OK, (2, 0)),
+    "fails": (ONE_OF_TWO_FAILS, "conformance/test_it.py::test_bad*", OK, (0, 2)),
+    "passes beside a failure": (ONE_OF_TWO_FAILS, "conformance/test_it.py::test_good*", FAILED, (1, 0)),
+    "is not there": (ALL_PASS, "conformance/test_gone.py::*", FAILED, (0, 0)),
+}
+"""Runs whose list has one flaky entry: the suite, the id, the exit code, how many of its tests passed and failed."""
+
+
+@pytest.mark.parametrize(("suite", "entry", "code", "counts"), FLAKY_RUNS.values(), ids=FLAKY_RUNS)
+def test_a_run_whose_list_names_a_flaky_test(
+    pytester: pytest.Pytester, suite: str, entry: str, code: pytest.ExitCode, counts: tuple[int, int]
+) -> None:
+    write_suite(pytester, suite)
+    fields = 'kind = "bug"\nflaky = true\nreason = "a race"\nlink = ""\n'
+    _write(pytester.path, f'format = 2\n[[failures]]\n{fields}ids = ["{entry}"]\n')
+    workers = ("-n", "1" if code is FAILED else "0")
+    result = run(pytester, "--hicache-known-failures", "known.toml", "--hicache-report", "out", *workers)
+    assert result.ret == code, f"expected {code}, got {result.ret}: {result.outlines}"
+    told = f"listed as flaky: {counts[0]} passed, {counts[1]} failed" if any(counts) else ""
+    assert result.outlines[-1].endswith(told or "executed"), f"expected {told!r}, got {result.outlines[-1]}"
+    report = (pytester.path / "out" / "report.md").read_text(encoding="utf-8")
+    assert told in report, f"expected {told!r} in {report}"
+    listed = [one for one in read_run(pytester.path / "out" / "run.json").executions if one.is_listed_flaky]
+    found = [sum(one.outcome is outcome for one in listed) for outcome in (Outcome.PASSED, Outcome.KNOWN_FAILURE)]
+    assert found == [*counts], f"run.json: expected {counts}, got {found}"
+    assert not any(one.is_beyond or (one.causes and one.outcome is Outcome.PASSED) for one in listed), f"got {listed}"
+    if not any(counts):
+        result.stdout.fnmatch_lines([f"ERROR: known.toml: entry 1 ({entry}) matches no executed test: remove it"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"), [("POOL-1: lost", Outcome.KNOWN_FAILURE), ("", Outcome.PASSED)], ids=["fails", "passes"]
+)
+def test_a_flaky_replay_that(reason: str, outcome: Outcome) -> None:
+    entry = replace(_entry("replay::*"), flaky=True)
+    found = judged([entry], "replay::generated trace", ("REQ-4",), ("POOL-1",), reason)
+    causes = ("POOL-1",) if reason else ()
+    assert found == (outcome, causes, "flaky bug: it is broken"), f"got {found}"
 
 
 def test_a_list_that_cannot_be_read_ends_the_run(pytester: pytest.Pytester) -> None:
