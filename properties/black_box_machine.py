@@ -443,10 +443,11 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
         admission = self.driver.admit(key)
         if admission is None:
             return ExpectedMatch(0, 0, {}), None
-        hit = admission.cached_tokens
+        hit, reached = admission.cached_tokens, admission.cached_tokens + admission.copied_tokens
         self.log.read(key, admission.table[:hit], place)
-        self.log.found(key, hit, place)
+        self.log.found(key, reached, place)
         self.log.hand_out(_present(admission.table[hit:]), place, admission.table[:hit].tolist())
+        self.log.write(key, admission.table[hit:reached], hit)
         self.log.protect(f"request {len(self.keys)}", _present(admission.table))
         self._scheduled(key, admission.table)
         return ExpectedMatch(hit, hit, {}), admission
@@ -494,9 +495,11 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
 
     def _compute(self, number: int, tokens: int) -> None:
         """The slots of the first tokens are written, and may be cached by what comes next."""
-        table = self._table(number)[:tokens]
+        table, ahead = np.split(self._table(number), [tokens])
         self.log.write(self._upto(number, tokens), table)
         self.log.keep(table)
+        if tokens == len(self.keys[number].tokens):
+            self.log.forget(ahead[: self.driver.geometry.lookahead].tolist())
 
     def _upto(self, number: int, tokens: int) -> Key:
         key = self.keys[number]

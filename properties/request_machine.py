@@ -113,7 +113,7 @@ class RequestVerbs(CacheMachine):
             self.require_served(before, 0)
             return None
         number = len(self.keys)
-        self.keys[number], self.computed[number] = key, admission.cached_tokens
+        self.keys[number], self.computed[number] = key, admission.cached_tokens + admission.copied_tokens
         self.require_cached(number, known, admission)
         self.require_served(before, admission.cached_tokens)
         self.handles[number] = admission.request

@@ -33,9 +33,9 @@ class Met(str, Enum):
 class SlotLog:
     """The slots of one component, from the answers of the verbs alone.
 
-    A slot that is handed out may be overwritten: what was written before is lost. A match may return only slots that
-    have what was written for these tokens at this position. The cache may have any structure: it may keep less, keep
-    duplicates, or keep what was computed and not inserted.
+    A slot that is handed out may be overwritten: what was written before is lost, unless its request ends before it
+    writes there. A match may return only slots that have what was written for these tokens at this position. The cache
+    may have any structure: it may keep less, keep duplicates, or keep what was computed and not inserted.
     `clause`: broken by a cache that hands out a slot with a reader. `met`: counts what the search meets.
     """
 
@@ -44,6 +44,7 @@ class SlotLog:
         self._clause = clause
         self._met = met
         self._written: dict[int, Place] = {}
+        self._before: dict[int, Place] = {}
         self._kept: set[int] = set()
         self._handed_out: set[int] = set()
         self._readers: dict[str, frozenset[int]] = {}
@@ -70,8 +71,8 @@ class SlotLog:
         self._met[Met.REUSE] += len(slots & self._handed_out)
         self._handed_out |= slots
         lost = {self._written[slot] for slot in slots & self._kept}
-        for slot in slots:
-            self._written.pop(slot, None)
+        for slot in slots & self._written.keys():
+            self._before[slot] = self._written.pop(slot)
         self._kept -= slots
         if lost - set(self._written.values()):
             self.evicted()
@@ -86,14 +87,17 @@ class SlotLog:
         self._readers[reader] = frozenset(slots.tolist())
 
     def release(self, reader: str) -> None:
-        """The reader has ended."""
-        self._readers.pop(reader, None)
+        """The reader has ended. What it was given and has not written has what it had before."""
+        for slot in self._readers.pop(reader, frozenset()) & self._before.keys():
+            self._written[slot] = self._before.pop(slot)
 
     # What is written.
 
     def write(self, key: Key, slots: Slots, start: int = 0) -> None:
         """Record that the slots have the elements of a key from `start` on; slots past its end have nothing."""
-        self._written.update(zip(slots.tolist(), self._places(key)[start:], strict=False))
+        written = dict(zip(slots.tolist(), self._places(key)[start:], strict=False))
+        self._written.update(written)
+        self._before = {slot: place for slot, place in self._before.items() if slot not in written}
 
     def keep(self, slots: Slots) -> None:
         """The cache may keep what is written in these slots."""
@@ -102,12 +106,14 @@ class SlotLog:
     def forget(self, slots: Iterable[int]) -> None:
         """What is written there is not valid any more: its caller has freed the slots, or they were reset."""
         for slot in slots:
+            self._before.pop(slot, None)
             self._written.pop(slot, None)
             self._kept.discard(slot)
 
     def reset(self, held: Iterable[int]) -> None:
         """The cache was emptied; only what callers hold is still valid."""
         self._readers.clear()
+        self._before.clear()
         self.forget(self._written.keys() - set(held))
 
     def read(self, key: Key, slots: Slots, place: str, start: int = 0, held: Iterable[int] = ()) -> None:

@@ -74,6 +74,7 @@ class Capability(str, Enum):
     STATELESS_LOCKS = "a lock can leave out the MAMBA state: `lock_without_state`"
     DEMOTED_LOCKS = "a node that is on the host alone can be locked: `lock`"
     BRANCHING = "a match says where the next state should be kept: `branching_seqlen`"
+    PARTIAL_HITS = "a hit goes on inside a page, a part of which is copied: `copied_tokens` of an admission"
     MISSES = "a match says which component cut it: `tokens_refused`"
     COLLISIONS = "a test can make all page hashes equal: `colliding`"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
@@ -147,11 +148,12 @@ class Admission:
 
     `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one per token, rounded up
     to whole pages; with TABLES those of `tables`, lookahead included. The first `cached_tokens` slots belong to the
-    tree. `state`: the request's own MAMBA slot, which holds the state after `cached_tokens` tokens, or None without
-    MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait, and
-    `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the prompt at which later prompts need a
+    tree. `state`: the request's own MAMBA slot, which holds the state after the cached and copied tokens, or None
+    without MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait,
+    and `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the prompt at which later prompts need a
     state, in order; a scheduler computes up to each of them and calls `checkpoint`. None, as adapters
-    give that do not know it, leaves the choice to the scheduler.
+    give that do not know it, leaves the choice to the scheduler. `copied_tokens`: how many tokens after the cached ones
+    the cache has copied from a cached page into the request's own slots, because the prompt shares a part of that page.
     """
 
     request: Handle
@@ -160,6 +162,7 @@ class Admission:
     state: int | None
     loading: bool
     keep_at: tuple[int, ...] | None = None
+    copied_tokens: int = 0
 
 
 class _Verbs:

@@ -113,7 +113,9 @@ class ReferenceAdapter(CacheAdapter):
     """
 
     interface = 2
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.TABLES}
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        *(Capability.TABLES, Capability.PARTIAL_HITS),
+    }
     recencies: ClassVar[tuple[Recency, ...]] = tuple(Recency)
     state_options: ClassVar[frozenset[str]] = frozenset({"mamba_checkpoint_interval", "mamba_max_states_per_path"})
     max_pause_s: ClassVar[float] = 0.0

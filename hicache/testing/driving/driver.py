@@ -783,9 +783,12 @@ class Driver:
         cached, most = admission.cached_tokens, aligned_count(running.key, self.config)
         if not 0 <= cached <= most or cached % self.config.page_size:
             raise violation("REQ-4", "admit", f"whole pages, at most {most} cached tokens", cached)
+        copied, rest = admission.copied_tokens, self.elements(running.key) - self.geometry.recomputed_tokens - cached
+        if copied and not 0 < copied <= rest:
+            raise violation("MATCH-21", f"admit with {cached} cached tokens", f"at most {rest} copied tokens", copied)
         if (admission.state is not None) != (Component.MAMBA in self.config.components):
             raise violation("MATCH-11", "admit", "a state of its own exactly when there is MAMBA", admission.state)
-        computed = running.key if running.is_early else cut(running.key, cached, self.config)
+        computed = running.key if running.is_early else cut(running.key, cached + copied, self.config)
         running.state, running.computed_tokens = admission.state, len(computed.tokens)
         running.kv_tokens = running.computed_tokens
         running.awaited = cached if admission.loading else None
@@ -935,7 +938,9 @@ class Driver:
             prefetch.require_gain(tokens)
 
     def _require_hit(self, key: Key, hit: int, admission: Admission) -> None:
-        if admission.cached_tokens > hit or (admission.cached_tokens < hit and not self.may_miss):
+        # The oracle of blocks knows no state inside a block, where a hit with a copied part may end.
+        is_more = admission.cached_tokens > hit and not (self._has_states and admission.copied_tokens)
+        if is_more or (admission.cached_tokens < hit and not self.may_miss):
             place = f"admission of {len(key.tokens)} tokens"
             raise violation("MATCH-1", place, f"{hit} cached tokens", admission.cached_tokens)
 

@@ -16,7 +16,7 @@ from hicache.tests.kit.suite_runs import write_suite
 CLAUSES_BY_SECTION = {
     "KEY": 7,
     "POOL": 12,
-    "MATCH": 20,
+    "MATCH": 21,
     "COMP": 3,
     "INS": 8,
     "LOCK": 12,
