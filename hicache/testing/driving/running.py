@@ -48,12 +48,17 @@ class RunningRequest:
         """The first `tokens` tokens of the request, as a key."""
         return Key(self.key.tokens[:tokens], self.key.namespace)
 
-    def own_slots(self, in_tree: npt.NDArray[np.bool_]) -> Slots:
-        """The slots that belong to the request alone, at the table's end. `in_tree`: whether the tree has a slot."""
+    def own_slots(self, in_tree: npt.NDArray[np.bool_], *, duplicates: bool) -> Slots:
+        """The slots that belong to the request alone. `in_tree`: whether the tree has a slot.
+
+        They are at the table's end, unless the request keeps `duplicates` of what the tree has.
+        """
         if self.awaited is not None:
             return self.table[self.awaited :]
         shared = in_tree[self.table]
         count = int(shared.sum())
+        if duplicates:
+            return self.table[~shared]
         if not shared[:count].all():
             place = f"table of a request of {len(self.key.tokens)} tokens"
             raise violation("REQ-4", place, "all slots of the tree before its own", shared.tolist())

@@ -19,7 +19,9 @@ from hicache.testing.driving.pools import component_of
 from hicache.testing.driving.prompts import aligned_count
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.driving.view import NO_STORAGE, StorageState, View
+from hicache.testing.geometry import geometry_of
 from hicache.testing.laws import check_laws
+from hicache.testing.laws.blocks import check_growth
 from hicache.testing.laws.slots import (
     TREE,
     Owners,
@@ -63,6 +65,7 @@ class TreeView(View):
         contents: Contents,
     ) -> None:
         super().__init__(adapter, config)
+        self._geometry = geometry_of(config)
         self._ledger = ledger
         self._locks = locks
         self._host_locks = host_locks
@@ -142,6 +145,8 @@ class TreeView(View):
     # What requests compute and read: each slot of FULL has a partner in SWA, and a request has one state.
 
     def set_table(self, running: RunningRequest, table: Slots) -> None:
+        if self._geometry.duplicates:
+            check_growth({Component.FULL: running.table}, {Component.FULL: table})
         running.table = table
         tokens = len(running.key.tokens)
         place = f"table of a request of {tokens} tokens"
@@ -196,7 +201,7 @@ class TreeView(View):
         if not running:
             return held
         in_tree = self._in_tree(snapshot, running)
-        own = all_slots([request.own_slots(in_tree) for request in running])
+        own = all_slots([request.own_slots(in_tree, duplicates=self._geometry.duplicates) for request in running])
         held[Component.FULL] = np.concatenate((held[Component.FULL], own))
         if Component.SWA in held:
             partners = self._adapter.partners(own)

@@ -1,0 +1,90 @@
+"""Sound caches of designs that the reference does not have, which no suite may accuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import ClassVar
+
+from hicache.config import CacheConfig
+from hicache.request import Request
+from hicache.testing.adapter import Capability
+from hicache.testing.caches.reference import ReferenceAdapter
+from hicache.testing.configurations import standard_configurations
+from hicache.testing.geometry import GeometricConfig, Geometry, Publish, geometry_of
+from hicache.types import Slots, Tokens
+
+
+class LateTree(ReferenceAdapter):
+    """A tree that never rewrites the table of a request: its copies of cached pages stay until it ends.
+
+    With Publish.REQUEST it caches nothing before the end of a request, as LightLLM does.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            *(Capability.VERBS, Capability.REQUESTS, Capability.RESET, Capability.PAGED, Capability.NAMESPACES),
+            *(Capability.SWA, Capability.MAMBA, Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES),
+            *(Capability.EVENTS, Capability.HITS, Capability.REFUSALS, Capability.EARLY_UNLOCK),
+        }
+    )
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        self.is_late = geometry_of(config).publish is Publish.REQUEST
+        self.copies: dict[Request, list[tuple[int, Slots]]] = {}
+        """Of a request, its copies of what the tree has, each with its start in the table."""
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        standard = {config.name: config for config in standard_configurations(cls.capabilities)}
+        late = ("full/page3/lru", "full+swa/page3/lru", "full+mamba/page16/lru")
+        return [
+            *(with_geometry(standard[name], publish=Publish.REQUEST) for name in late),
+            *(with_geometry(standard[name], duplicates=True) for name in ("full/page1/lru", "full/page3/lru")),
+            with_geometry(standard["full/page1/lru"], publish=Publish.REQUEST, duplicates=True),
+        ]
+
+    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
+        return None if super().extend(request, tokens) is None else self.table_of(request)
+
+    def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
+        if self.is_late:
+            request.computed_tokens = computed_tokens
+            self._requests._release_window(request)
+            return request.table.copy()
+        key = self.cache.key(request.tokens[:computed_tokens], request.namespace)
+        known = self.cache.match(key, chunked=True).device_indices
+        start, end = request.shared_tokens, len(known)
+        if start < end:
+            self.copies.setdefault(request, []).append((start, request.table[start:end].copy()))
+            request.table[start:end] = known[start:]
+        super().checkpoint(request, computed_tokens)
+        return self.table_of(request)
+
+    def finish(self, request: Request) -> None:
+        super().finish(request)
+        self.free_copies(request)
+
+    def abort(self, request: Request) -> None:
+        super().abort(request)
+        self.free_copies(request)
+
+    def table_of(self, request: Request) -> Slots:
+        """The table that the model reads."""
+        table = request.table.copy()
+        for start, slots in self.copies.get(request, ()):
+            table[start : start + len(slots)] = slots
+        return table
+
+    def free_copies(self, request: Request) -> None:
+        """Free the copies of a request that has ended."""
+        for _, slots in self.copies.pop(request, ()):
+            self.cache.free(slots)
+
+
+def with_geometry(config: CacheConfig, **rules: object) -> GeometricConfig:
+    """A configuration with these rules in its geometry."""
+    given = {one.name: getattr(config, one.name) for one in fields(config)}
+    geometry = Geometry(dict.fromkeys(config.components, config.page_size), **rules)  # type: ignore[arg-type] # by name
+    return GeometricConfig(**given, geometry=geometry)

@@ -1,0 +1,33 @@
+"""Sound caches of other designs pass the suites: what they declare is read, and no test assumes the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.report import Outcome
+from hicache.tests.kit.other_designs import LateTree
+from hicache.tests.kit.suite_runs import run_apart
+
+REQUESTS = ("conformance/test_requests.py", "conformance/test_requests_alone.py")
+MACHINE = "properties/test_machines.py::test_any_mix_of_requests"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "tests", "clauses"),
+    [
+        (LateTree, (*REQUESTS, f"{MACHINE}[full]"), {"REQ-1", "REQ-4", "MATCH-1", "REQ-2", "REQ-3"}),
+    ],
+)
+def test_a_sound_cache_of_another_design_is_not_accused(
+    adapter: type[CacheAdapter], tests: tuple[str, ...], clauses: set[str], tmp_path: Path
+) -> None:
+    run = run_apart(
+        f"{adapter.__module__}:{adapter.__name__}", tmp_path, *tests, "--hypothesis-profile", "hicache-quick"
+    )
+    failed = {one.node_id: one.reason for one in run.executions if one.outcome is Outcome.FAILED}
+    assert not failed, f"expected no failure, got {failed}"
+    passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
+    assert passed >= clauses, f"clauses that were to be tested did not run: {clauses - passed}"
