@@ -15,6 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hicache.testing.engine_source import packages_of
+from hicache.testing.plugin.options import ENGINE_SOURCE
+
 
 @functools.cache  # reads the disk, and is called at each import
 def installed_release(package: str) -> str | None:
@@ -32,9 +35,38 @@ def require_release(package: str, release: str | None, environment: Mapping[str,
     """
     if release is None:
         raise ImportError(f"{package} is not installed: pip install --no-deps {package}, in an environment of its own")
+    set_defaults(environment)
+    return release
+
+
+def set_defaults(environment: Mapping[str, str]) -> None:
+    """Set the variables that have no value yet."""
     for name, value in environment.items():
         os.environ.setdefault(name, value)
-    return release
+
+
+def package_root(package: str) -> Path:
+    """The folder that a package is imported from: in the source tree of `--engine-source`, if there is one.
+
+    Raises ImportError if the package is not in it, or without a source tree is not installed.
+    """
+    return _package_root(package, os.environ.get(ENGINE_SOURCE.variable))
+
+
+@functools.cache
+def _package_root(package: str, source: str | None) -> Path:
+    if source:
+        root = packages_of(Path(source))
+        if not any((root / package).glob("*.py")):
+            raise ImportError(f"{root} has no package {package}")
+        return root
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(
+            f"{package} is not installed: pip install --no-deps {package}, in an environment of its own, or name its "
+            f"source tree with {ENGINE_SOURCE.flag}"
+        )
+    return Path(next(iter(spec.submodule_search_locations))).parent
 
 
 def import_quietly(module: str, *names: str) -> Any:
@@ -60,16 +92,7 @@ def add_bare(name: str, path: Path, kind: type[ModuleType] = ModuleType) -> Modu
 
 
 def add_installed_bare(names: Iterable[str], kind: type[ModuleType] = ModuleType) -> None:
-    """Add packages of an installed distribution without their own `__init__`."""
+    """Add packages of an engine without their own `__init__`."""
     for name in names:
         parts = name.split(".")
-        add_bare(name, _folder(parts[0]).joinpath(*parts), kind)
-
-
-@functools.cache
-def _folder(package: str) -> Path:
-    """The folder that an installed package is in."""
-    spec = find_spec(package)
-    assert spec is not None, f"{package} has metadata but no modules"
-    assert spec.submodule_search_locations, f"{package} is not a package"
-    return Path(next(iter(spec.submodule_search_locations))).parent
+        add_bare(name, package_root(parts[0]).joinpath(*parts), kind)

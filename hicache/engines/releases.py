@@ -15,13 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hicache.engines.runs import ROOT, read_runs
+from hicache.engines.interface import interfaces
+from hicache.engines.runs import ROOT
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Outcome, RunRecord, read_run, write_comparison
 from hicache.testing.report.comparison import compare
 
-ADAPTERS = read_runs().releases
-"""The adapter class of each release, oldest first, by the name of the engine's package and of its adapter's module."""
+ADAPTERS = {
+    engine: {release: path for one in interfaces()[engine] for release, path in one.releases.items()}
+    for engine in ("sglang", "vllm")
+}
+"""The adapter of each release, oldest first, by the name of the engine's package on the index."""
 
 SUITE = ("conformance", "--ignore", "conformance/storage", "-q", "--tb=no", "-p", "no:cacheprovider")
 """The tests of a cache. Those of `conformance/storage` ask storage backends, and no cache."""
@@ -51,8 +55,7 @@ def run(engine: str, release: str, folder: Path, report: Path, arguments: Sequen
 
     Raises ConfigurationError if the run left no record.
     """
-    adapter = f"hicache.engines.{engine}.adapter:{ADAPTERS[engine][release]}"
-    options = ["--hicache-adapter", adapter, "--hicache-report", str(report), *arguments]
+    options = ["--hicache-adapter", ADAPTERS[engine][release], "--hicache-report", str(report), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     # The exit code says that tests failed, which the record says as well.
     command = [sys.executable, "-m", "pytest", *SUITE, *options]

@@ -100,12 +100,11 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All runs, in order; the environments that tox installs, and their needs; the adapter class of each release."""
+    """All runs, in order; the environments that tox installs, and their needs."""
 
     runs: tuple[Run, ...]
     environments: Mapping[str, Environment]
     needs: Mapping[str, Needs]
-    releases: Mapping[str, Mapping[str, str]]
 
     def names(self) -> list[str]:
         """The names of all environments, also of those that nothing installs."""
@@ -116,12 +115,11 @@ def read_runs(path: Path = TABLE) -> Table:
     """Read the table. Raises ConfigurationError naming the file, the row and the wrong field."""
     fields = RecordFields(str(path), "", read_table(path))
     suites, environments = fields.texts_by_name("suites"), fields.fields("environments")
-    releases, needs = fields.fields("releases"), fields.fields("needs")
+    needs = fields.fields("needs")
     table = Table(
         runs=tuple(_run(row, suites) for row in fields.tables("runs")),
         environments={name: _environment(environments.fields(name)) for name in environments.table},
         needs={name: _needs(needs.fields(name)) for name in needs.table},
-        releases={engine: releases.texts_by_name(engine) for engine in releases.table},
     )
     fields.refuse_unread()
     return table

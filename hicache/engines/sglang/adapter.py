@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig, HostConfig, Recency, Topology, WritePolicy
+from hicache.engines.interface import require_interface
 from hicache.engines.sglang.host import HOST_DEPARTURES, Receipt
-from hicache.engines.sglang.imports import import_from, prepare_sglang
+from hicache.engines.sglang.imports import import_from
 from hicache.engines.sglang.pools import (
     FULL,
     MAMBA,
@@ -77,8 +78,8 @@ PARTIAL_LOCKS = frozenset({Capability.EARLY_UNLOCK, Capability.STATELESS_LOCKS})
 class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     """What the releases share. `cache`: SGLang's cache.
 
-    `version`: the release that must be installed. `locks_tombstones`: a lock is also counted on a node without data,
-    and protects data that the node gets later.
+    `version`: a release with the interface that SGLang must have. `locks_tombstones`: a lock is also counted on a node
+    without data, and protects data that the node gets later.
     """
 
     interface = 2
@@ -90,9 +91,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     departures = frozenset({"EVICT-6"})
 
     def __init__(self, config: CacheConfig) -> None:
-        installed = prepare_sglang()
-        if installed != self.version:
-            raise ImportError(f"{type(self).__name__} needs sglang {self.version}, but {installed} is installed")
+        require_interface("sglang", type(self))
         self.config = config
         if config.host is not None:
             self.departures |= HOST_DEPARTURES

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from hicache.engines.imports import add_installed_bare, import_quietly, installed_release, require_release
+from hicache.engines.imports import add_installed_bare, import_quietly, set_defaults
+from hicache.engines.interface import find_interface
 from hicache.engines.stubs import Stub, StubFinder
 
 STUBBED = (
@@ -36,24 +37,20 @@ class _BareModule(ModuleType):
         return Stub
 
 
-def sglang_version() -> str | None:
-    """The installed release of SGLang, or None."""
-    return installed_release("sglang")
-
-
 def prepare_sglang() -> str:
-    """Make modules such as `sglang.srt.mem_cache` importable; returns SGLang's version.
+    """Make modules such as `sglang.srt.mem_cache` importable; returns the release whose interface it has or is next to.
 
-    May be called again. Raises ImportError when SGLang is not installed.
+    May be called again. Raises ImportError when SGLang is not there.
     """
-    version = require_release("sglang", sglang_version(), ENVIRONMENT)
+    found = find_interface("sglang")
+    set_defaults(ENVIRONMENT)
     if "sglang" not in sys.modules:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _probe()
             sys.meta_path.insert(0, StubFinder(STUBBED))
             add_installed_bare(BARE, _BareModule)
-    return version
+    return found.interface.release
 
 
 def import_from(module: str, *names: str) -> Any:

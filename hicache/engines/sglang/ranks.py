@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind, Topology
+from hicache.engines.interface import release_of
 from hicache.engines.sglang.adapter import Sglang0513, Sglang0523Python, SglangAdapter
 from hicache.engines.sglang.host import Receipt, Ticket
-from hicache.engines.sglang.imports import import_from, sglang_version
+from hicache.engines.sglang.imports import import_from
 from hicache.engines.sglang.pools import arriving_slots
 from hicache.engines.sglang.storage_tier import PrefetchTicket
 from hicache.optional_torch import distributed
@@ -276,7 +277,7 @@ def _open(groups: list[list[int]], rank: int) -> Any:
     return next(made for group, made in opened if rank in group)
 
 
-if sglang_version() is not None:
+if release_of("sglang") is not None:
     # The fork server of a launch imports this module, so that its processes need not import SGLang again.
     import_from("sglang.srt.mem_cache.unified_radix_cache")
     import_from("sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller")

@@ -1,4 +1,4 @@
-"""MiniSglang: the adapter of mini-sglang's CacheManager and radix cache, from a checkout that HICACHE_MINISGL names.
+"""MiniSglang: the adapter of mini-sglang's CacheManager and radix cache, from the source that `--engine-source` names.
 
 It acts around the manager as the scheduler there does: it matches, locks, and asks `available_size` before and after
 the lock; it allocates, caches each computed chunk with `cache_req`, and gives what a request has beyond that back.
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig, EvictionPolicy
+from hicache.engines.interface import checkouts
 from hicache.engines.small.engine_calls import EngineCalls
 from hicache.engines.small.mini_sglang_import import prepare_mini_sglang
 from hicache.errors import ConfigurationError
@@ -32,6 +33,8 @@ from hicache.types import (
     Slots,
     Tokens,
 )
+
+__getattr__ = checkouts("minisgl")
 
 FULL = Component.FULL.value
 LAYERS, SLOT_BYTES = 2, 8

@@ -11,15 +11,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from hicache.engines.imports import add_bare, import_quietly
-from hicache.engines.small.checkout import require_checkout
+from hicache.engines.imports import add_bare, add_installed_bare, import_quietly, package_root
+from hicache.engines.interface import find_interface
 from hicache.optional_torch import torch
-
-VARIABLE = "HICACHE_MINISGL"
-"""The variable of the environment with the path of the checkout."""
-
-FOLDER = "python/minisgl"
-"""The engine's package in its checkout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +28,10 @@ class MiniSglang:
 
 
 def prepare_mini_sglang() -> MiniSglang:
-    """Import the engine's cache. Raises ImportError without a checkout."""
-    root = require_checkout(VARIABLE, FOLDER)
-    add_bare("minisgl", root)
-    add_bare("minisgl.scheduler", root / "scheduler")
-    utilities = add_bare("minisgl.utils", root / "utils")
+    """Import the engine's cache. Raises ImportError if it is not there, or has another interface."""
+    find_interface("minisgl").require("minisgl")
+    add_installed_bare(("minisgl", "minisgl.scheduler"))
+    utilities = add_bare("minisgl.utils", package_root("minisgl") / "minisgl" / "utils")
     for module, names in {"misc": ("align_down", "div_ceil", "div_even"), "registry": ("Registry",)}.items():
         found = import_quietly(f"minisgl.utils.{module}", *names)
         vars(utilities).update(zip(names, found, strict=True))

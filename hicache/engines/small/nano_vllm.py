@@ -1,4 +1,4 @@
-"""NanoVllm: the adapter of nano-vllm's BlockManager, from a checkout that HICACHE_NANOVLLM names.
+"""NanoVllm: the adapter of nano-vllm's BlockManager, from the source that `--engine-source` names.
 
 It acts around the manager as nano-vllm's scheduler does: it asks `can_allocate` before `allocate` and `can_append`
 before `may_append`, it counts the tokens of a sequence that are computed, and it deallocates a sequence that ends.
@@ -14,8 +14,8 @@ from unittest.mock import patch
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.engines.imports import add_bare, import_quietly
-from hicache.engines.small.checkout import require_checkout
+from hicache.engines.imports import add_installed_bare, import_quietly
+from hicache.engines.interface import checkouts, find_interface
 from hicache.engines.small.engine_calls import EngineCalls
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
@@ -23,8 +23,7 @@ from hicache.testing.geometry import GeometricConfig, Geometry
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.types import SHARED, Component, Key, Pool, Sizes, Slots, Tokens
 
-VARIABLE = "HICACHE_NANOVLLM"
-"""The variable of the environment with the path of the checkout."""
+__getattr__ = checkouts("nanovllm")
 
 FULL = Component.FULL.value
 LAYERS, SLOT_BYTES = 2, 8
@@ -33,8 +32,9 @@ NO_HASH = -1
 
 
 def prepare_nano_vllm() -> tuple[Any, Any]:
-    """The classes BlockManager and Sequence. Raises ImportError without a checkout."""
-    add_bare("nanovllm", require_checkout(VARIABLE, "nanovllm"))
+    """The classes BlockManager and Sequence. Raises ImportError if they are not there, or have another interface."""
+    find_interface("nanovllm").require("nanovllm")
+    add_installed_bare(("nanovllm",))
     (manager,) = import_quietly("nanovllm.engine.block_manager", "BlockManager")
     return (manager, *import_quietly("nanovllm.engine.sequence", "Sequence"))
 

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.engines.vllm.imports import import_from, prepare_vllm
+from hicache.engines.interface import require_interface
+from hicache.engines.vllm.imports import import_from
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
 from hicache.optional_torch import torch
@@ -64,8 +65,7 @@ class Vllm0330(CacheAdapter):
     )
 
     def __init__(self, config: CacheConfig) -> None:
-        if (found := prepare_vllm()) != self.version:
-            raise ImportError(f"{type(self).__name__} drives vllm {self.version}, installed is {found}")
+        require_interface("vllm", type(self))
         if not isinstance(config, GeometricConfig) or config.sidecars:
             raise ConfigurationError(f"{config.name}: the adapter opens caches with a geometry and no sidecar")
         self._geometry = geometry = config.geometry

@@ -33,7 +33,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.engines.vllm.imports import CONNECTOR, import_from, prepare_vllm
+from hicache.engines.interface import require_interface
+from hicache.engines.vllm.imports import CONNECTOR, import_from
 from hicache.engines.vllm.offload import OFFLOAD, ManagerChunks
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
@@ -386,8 +387,7 @@ class VllmConnector0330(ChunkCacheAdapter):
     cache: ConnectorCache
 
     def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> ConnectorCache:
-        if (found := prepare_vllm()) != self.version:
-            raise ImportError(f"{type(self).__name__} drives vllm {self.version}, installed is {found}")
+        require_interface("vllm", type(self))
         if (config.storage is not None) is not (Capability.STORAGE in self.capabilities):
             raise ConfigurationError(f"{config.name}: expected a storage exactly where the adapter declares one")
         engine = Blocks(self.device.blocks, self.device.size, self._geometry.lookahead)

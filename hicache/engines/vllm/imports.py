@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hicache.engines.imports import add_installed_bare, import_quietly, installed_release, require_release
+from hicache.engines.imports import add_installed_bare, import_quietly, package_root, set_defaults
 from hicache.engines.stubs import StubFinder
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -40,22 +40,17 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-def vllm_version() -> str | None:
-    """The installed release of vLLM, or None."""
-    return installed_release("vllm")
+def prepare_vllm() -> None:
+    """Make modules such as `vllm.v1.core` importable.
 
-
-def prepare_vllm() -> str:
-    """Make modules such as `vllm.v1.core` importable; returns vLLM's version.
-
-    May be called again. Raises ImportError when vLLM is not installed.
+    May be called again. Raises ImportError when vLLM is not there.
     """
-    version = require_release("vllm", vllm_version(), ENVIRONMENT)
+    package_root("vllm")
+    set_defaults(ENVIRONMENT)
     if "vllm" not in sys.modules:
         sys.meta_path.insert(0, StubFinder(STUBBED))
         add_installed_bare(BARE)
         sys.modules.update(dict.fromkeys(LEFT_OUT))  # type: ignore[arg-type]  # None: an import of it fails
-    return version
 
 
 def import_from(module: str, *names: str) -> Any:

@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.engines.vllm.imports import import_from, prepare_vllm
+from hicache.engines.interface import require_interface
+from hicache.engines.vllm.imports import import_from
 from hicache.engines.vllm.requests import VllmRequests
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission
@@ -207,8 +208,7 @@ class VllmOffload0330(ChunkCacheAdapter):
     cache: VllmChunkCache
 
     def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> VllmChunkCache:
-        if (found := prepare_vllm()) != self.version:
-            raise ImportError(f"{type(self).__name__} drives vllm {self.version}, installed is {found}")
+        require_interface("vllm", type(self))
         if (
             self._geometry.publish is not Publish.CHUNK
             or self._geometry.recomputed_tokens

@@ -31,7 +31,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hicache.engines.vllm.imports import import_from, prepare_vllm
+from hicache.engines.interface import require_interface
+from hicache.engines.vllm.imports import import_from
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES, Pieces, StorageBackend, StorageStats
 from hicache.storage.registry import Options
@@ -78,11 +79,9 @@ class VllmFileSystemTier(StorageBackend):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         try:
-            found = prepare_vllm()
+            require_interface("vllm", type(self))
         except ImportError as error:
             raise ConfigurationError(f"vLLM's tier cannot be opened: {error}") from error
-        if found != self.version:
-            raise ConfigurationError(f"{type(self).__name__} drives vllm {self.version}, installed is {found}")
         read = Options("vllm-fs", options, ("directory", "page_bytes", "tier"))
         config = {"type": "fs", "root_dir": read.text("directory"), **read.table("tier")}
         size = read.count("page_bytes")

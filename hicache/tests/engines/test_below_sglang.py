@@ -16,9 +16,9 @@ import torch
 from hicache.config import ExecutorKind
 from hicache.engines import below_sglang
 from hicache.engines.below_sglang import KV, HostPoolPages
+from hicache.engines.interface import release_of
 from hicache.engines.releases import ADAPTERS
 from hicache.engines.sglang import dsa, pages
-from hicache.engines.sglang.imports import sglang_version
 from hicache.engines.sglang.pages import GatedPages
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES
@@ -257,10 +257,10 @@ def open_cache(
 
     `full+indexer` is a model with DSA: latents of MLA, and an indexer as a sidecar.
     """
-    version = sglang_version() or "none"
+    version = release_of("sglang") or "none"
     if version not in RELEASES:
         pytest.skip(f"it needs a release of SGLang that has an adapter; {version} is installed")
-    adapter = load_adapter(f"hicache.engines.sglang.adapter:{RELEASES[version]}")
+    adapter = load_adapter(RELEASES[version])
     monkeypatch.setattr(pages, "OPENED", ("hicache.engines.below_sglang", "HicacheStorage"))
     caches: list[Driver] = []
 

@@ -56,7 +56,7 @@ def test_the_tables_have_a_row_for_each_release_and_a_column_for_each_release() 
 @pytest.mark.parametrize("engine", releases.ADAPTERS)
 def test_each_release_has_an_adapter_of_its_own(engine: str) -> None:
     for release, name in releases.ADAPTERS[engine].items():
-        adapter: Any = load_adapter(f"hicache.engines.{engine}.adapter:{name}")
+        adapter: Any = load_adapter(name)
         assert adapter.version == release, f"{name} drives {adapter.version}, and stands for {release}"
 
 

@@ -168,8 +168,7 @@ def test_what_an_environment_lacks_is_one_line(
     monkeypatch.setattr(subprocess, "run", started.run)
     monkeypatch.setattr(runs, "installed_release", lambda _: None)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
-    for variable in ("HICACHE_MINISGL", "HICACHE_NANOVLLM"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("HICACHE_ENGINE_SOURCE", raising=False)
     code, told = main(["run", name]), capsys.readouterr().err.splitlines()
     assert (code, len(told)) == (2, 1), f"{name}: expected 2 and one line, got {code} and {told}"
     assert told[0].startswith(f"python -m hicache.engines run: {name} needs the "), f"{name}: got {told}"
@@ -179,16 +178,16 @@ def test_what_an_environment_lacks_is_one_line(
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "installed_release", {"obstore": "1", "nixl": "1"}.get)
-    monkeypatch.delenv("HICACHE_NANOVLLM", raising=False)
+    monkeypatch.delenv("HICACHE_ENGINE_SOURCE", raising=False)
     told = {name: runs.missing(name, TABLE) for name in ("vllm-0.33.0", "nano-vllm", "objects", "nixl-objects")}
     assert told == {
         "vllm-0.33.0": "needs the package vllm: python -m hicache.engines install vllm-0.33.0",
-        "nano-vllm": "needs the variable HICACHE_NANOVLLM: docs/findings.md",
+        "nano-vllm": "needs the variable HICACHE_ENGINE_SOURCE: docs/findings.md",
         "objects": "",
         "nixl-objects": "needs the file options.json: docs/nixl.md",
     }, f"got {told}"
     (tmp_path / "options.json").touch()
-    monkeypatch.setenv("HICACHE_NANOVLLM", str(tmp_path))
+    monkeypatch.setenv("HICACHE_ENGINE_SOURCE", str(tmp_path))
     told = {name: runs.missing(name, TABLE) for name in ("nano-vllm", "nixl-objects")}
     assert not any(told.values()), f"got {told}"
 

@@ -18,9 +18,9 @@ import torch
 from hicache import engines
 from hicache.config import CacheConfig
 from hicache.engines.below_sglang import scope_of
+from hicache.engines.interface import release_of
 from hicache.engines.releases import ADAPTERS as RELEASES
 from hicache.engines.sglang import ranks, storage
-from hicache.engines.sglang.imports import sglang_version
 from hicache.engines.sglang.storage import SglangStorage
 from hicache.engines.sglang.view import extra_key
 from hicache.engines.sglang.workers import Gate, StorageThreads, WorkQueue
@@ -36,8 +36,10 @@ from hicache.testing.ranks.world import Mesh
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import HitPolicy, StorageKind, TransferKind
 
-ADAPTERS = {name: release for release, name in RELEASES["sglang"].items()} | {"Sglang0523Rust": "0.5.23"}
-"""Each adapter class, and the release that it needs."""
+ADAPTERS = {path.rpartition(":")[2]: release for release, path in RELEASES["sglang"].items()} | {
+    "Sglang0523Rust": "0.5.23"
+}
+"""Each adapter class, and the release whose interface it needs."""
 
 
 EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
@@ -61,8 +63,8 @@ def test_an_adapter_can_be_named_where_sglang_is_not_installed(name: str) -> Non
 
 @EVERY_ADAPTER
 def test_an_adapter_refuses_another_release(name: str) -> None:
-    if sglang_version() == ADAPTERS[name]:
-        pytest.skip(f"sglang {ADAPTERS[name]}, which {name} drives, is the one that is installed")
+    if release_of("sglang") == ADAPTERS[name]:
+        pytest.skip(f"the interface of sglang {ADAPTERS[name]}, which {name} drives, is the one that is installed")
     with pytest.raises(ImportError, match="sglang"):
         load_adapter(path_of(name))(tiny("full/page1/lru"))
 

@@ -11,29 +11,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hicache.engines.small import mini_sglang_import, nano_vllm
-from hicache.engines.small.checkout import checkout
+from hicache.engines.interface import release_of
 from hicache.engines.small.engine_calls import VARIABLE, EngineCalls
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.load import load_adapter
+from hicache.testing.plugin.options import ENGINE_SOURCE
 
 ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An adapter, the variable that names its checkout, and the folder of the engine's package in it."""
+    """An adapter, and the package of the engine."""
 
     adapter: str
-    variable: str
-    folder: str
+    package: str
 
 
-MINI = Engine("hicache.engines.small.mini_sglang:MiniSglang", mini_sglang_import.VARIABLE, mini_sglang_import.FOLDER)
-NANO = Engine("hicache.engines.small.nano_vllm:NanoVllm", nano_vllm.VARIABLE, "nanovllm")
-ANY_ORDER = Engine("hicache.engines.small.nano_vllm:NanoVllmAnyOrder", nano_vllm.VARIABLE, "nanovllm")
+MINI = Engine("hicache.engines.small.mini_sglang:MiniSglang", "minisgl")
+NANO = Engine("hicache.engines.small.nano_vllm:NanoVllm", "nanovllm")
+ANY_ORDER = Engine("hicache.engines.small.nano_vllm:NanoVllmAnyOrder", "nanovllm")
 EVERY_ENGINE = pytest.mark.parametrize("engine", [MINI, NANO], ids=["mini-sglang", "nano-vllm"])
 
 
@@ -45,16 +44,9 @@ def open_one(engine: Engine) -> object:
 
 
 @EVERY_ENGINE
-def test_without_a_checkout_the_error_names_the_variable(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(engine.variable, raising=False)
-    with pytest.raises(ImportError, match=engine.variable):
-        open_one(engine)
-
-
-@EVERY_ENGINE
-def test_a_folder_that_is_no_checkout_is_named(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(engine.variable, str(tmp_path))
-    with pytest.raises(ImportError, match=f"it has no folder {engine.folder}"):
+def test_without_a_source_the_error_names_the_option(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENGINE_SOURCE.variable, raising=False)
+    with pytest.raises(ImportError, match=f"{engine.package} is not installed: .*--engine-source"):
         open_one(engine)
 
 
@@ -113,8 +105,8 @@ def test_nothing_is_written_or_wrapped_without_a_file(monkeypatch: pytest.Monkey
 
 def searched(engine: Engine, seed: int, calls: Path) -> str:
     """The output of the machine of requests with the quick profile; `calls` gets the calls of the smallest example."""
-    if checkout(engine.variable, engine.folder) is None:
-        pytest.skip(f"needs the engine: {engine.variable} names no checkout of it")
+    if release_of(engine.package) is None:
+        pytest.skip(f"needs the engine: {ENGINE_SOURCE.variable} names no source tree with {engine.package}")
     test = "properties/test_machines.py::test_any_mix_of_requests[full]"
     options = [
         "-n",

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from hicache.config import ExecutorKind
+from hicache.engines.interface import release_of
 from hicache.engines.vllm import adapter as vllm
 from hicache.engines.vllm import connector, offload, simple_offload, tiering
-from hicache.engines.vllm.imports import prepare_vllm, vllm_version
+from hicache.engines.vllm.imports import prepare_vllm
 from hicache.engines.vllm.storage import Rank, VllmFileSystemTier, _block, _rank
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
@@ -34,7 +35,7 @@ RANK = "tp0of1.cp0of1.pp0of1"
 CHUNK = 4096
 
 NEEDS_VLLM = pytest.mark.skipif(
-    vllm_version() != vllm.Vllm0330.version,
+    release_of("vllm") != vllm.Vllm0330.version,
     reason=f"vllm {vllm.Vllm0330.version} is not installed: `tox -e vllm-{vllm.Vllm0330.version}` installs it",
 )
 
@@ -46,7 +47,7 @@ def test_an_adapter_can_be_named_where_vllm_is_not_installed() -> None:
 
 
 def test_an_adapter_refuses_another_release() -> None:
-    if vllm_version() == vllm.Vllm0330.version:
+    if release_of("vllm") == vllm.Vllm0330.version:
         pytest.skip(f"vllm {vllm.Vllm0330.version}, which the adapter drives, is the one that is installed")
     with pytest.raises(ImportError, match="vllm"):
         load_adapter(ADAPTER)(vllm.CONFIGURATIONS[0])
@@ -79,7 +80,7 @@ def test_the_adapter_of_offloading_can_be_named_where_vllm_is_not_installed() ->
 
 
 def test_the_adapter_of_offloading_refuses_another_release() -> None:
-    if vllm_version() == vllm.Vllm0330.version:
+    if release_of("vllm") == vllm.Vllm0330.version:
         pytest.skip(f"vllm {vllm.Vllm0330.version}, which the adapter drives, is the one that is installed")
     with pytest.raises(ImportError, match="vllm"):
         load_adapter(OFFLOAD)(offload.CONFIGURATIONS[0])
@@ -170,7 +171,7 @@ CONNECTORS = [connector.VllmConnector0330, simple_offload.VllmSimpleOffload0330,
 @pytest.mark.parametrize("adapter", CONNECTORS)
 def test_a_connector_can_be_named_where_vllm_is_not_installed(adapter: type[connector.VllmConnector0330]) -> None:
     assert load_adapter(f"{adapter.__module__}:{adapter.__name__}") is adapter, f"expected {adapter}"
-    if vllm_version() != adapter.version:
+    if release_of("vllm") != adapter.version:
         with pytest.raises(ImportError, match="vllm"):
             connected(adapter)
 
@@ -289,7 +290,7 @@ def tier(tmp_path: Path) -> Iterator[VllmFileSystemTier]:
 
 
 def test_a_tier_says_what_is_missing(tmp_path: Path) -> None:
-    if vllm_version() == VllmFileSystemTier.version:
+    if release_of("vllm") == VllmFileSystemTier.version:
         pytest.skip(f"vllm {VllmFileSystemTier.version}, which the adapter drives, is the one that is installed")
     with pytest.raises(ConfigurationError, match="vllm"):
         VllmFileSystemTier("model", {"directory": str(tmp_path), "page_bytes": CHUNK})
