@@ -123,6 +123,9 @@ def look(driver: Scenario, key: Key, door: Door) -> int:
     """How much of a prompt a request has cached once it has loaded it; nothing of the prompt is computed."""
     if door is Door.VERBS:
         return _matched(driver, key)[0]
+    if driver.geometry.publish is Publish.SCHEDULED:
+        # An admission would cache the whole prompt, and evict for it.
+        return min(driver.lookup(key), usable(driver, key))
     admission = admitted(driver, key)
     driver.abort(admission.request)
     return admission.cached_tokens

@@ -446,7 +446,7 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
         hit, reached = admission.cached_tokens, admission.cached_tokens + admission.copied_tokens
         self.log.read(key, admission.table[:hit], place)
         self.log.found(key, reached, place)
-        self.log.hand_out(_present(admission.table[hit:]), place, admission.table[:hit].tolist())
+        self.log.hand_out(self._own(key, admission.table, hit), place, admission.table[:hit].tolist())
         self.log.write(key, admission.table[hit:reached], hit)
         self.log.protect(f"request {len(self.keys)}", _present(admission.table))
         self._scheduled(key, admission.table)
@@ -460,14 +460,15 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
         before = self._table(number)
         self._compute(number, min(len(self.keys[number].tokens), self.computed[number] + tokens))
         super().checkpoint(number, tokens)
-        self._renewed(number, before, self.computed[number], f"table after {self.computed[number]} computed tokens")
+        computed = self.computed[number]
+        self._renewed(number, self.keys[number], before, computed, f"table after {computed} computed tokens")
 
     def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
         before, computed = self._table(number), len(self.keys[number].tokens)
         self._compute(number, computed)
         is_granted = super().grow(number, tokens, longer)
         if is_granted:
-            self._renewed(number, before, computed, f"extension to {len(longer.tokens)} tokens")
+            self._renewed(number, longer, before, computed, f"extension to {len(longer.tokens)} tokens")
             self._scheduled(longer, self._table(number))
         return is_granted
 
@@ -479,13 +480,19 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
 
     # Internal.
 
-    def _renewed(self, number: int, before: Slots, computed: int, place: str) -> None:
+    def _renewed(self, number: int, key: Key, before: Slots, computed: int, place: str) -> None:
         """The table of a request may be another one. Its slots after the computed tokens have no other owner."""
         after, elements = self._table(number), self.driver.elements(self._upto(number, computed))
         self.log.read(self.keys[number], after[:elements], place)
-        rest = after[elements:]
-        self.log.hand_out(_present(rest[~np.isin(rest, before)]), place, after[:elements].tolist())
+        own = self._own(key, after, elements)
+        self.log.hand_out(own[~np.isin(own, before)], place, after[:elements].tolist())
         self.log.protect(f"request {number}", _present(after))
+
+    def _own(self, key: Key, table: Slots, start: int) -> Slots:
+        """The slots from `start` on, but those of blocks that are merged early: they have what is computed there."""
+        rest = table[start:]
+        merged = self.log.has(key, rest, start) if self.driver.geometry.merges_early else np.zeros(len(rest), np.bool_)
+        return _present(rest[~merged])
 
     def _scheduled(self, key: Key, table: Slots) -> None:
         """Where tokens are cached when they are scheduled, they are computed in the same step."""

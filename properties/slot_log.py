@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
+
 from hicache.config import CacheConfig
 from hicache.errors import InvariantError
 from hicache.testing.driving.patterns import element_bytes, elements_of
@@ -131,6 +134,13 @@ class SlotLog:
                 raise self._wrong(place, position, f"slot {slot}, where nothing is written since it was last free")
             if self._written[slot] != wanted:
                 raise self._wrong(place, position, f"slot {slot}, which has {self._described(self._written[slot])}")
+
+    def has(self, key: Key, slots: Slots, start: int) -> npt.NDArray[np.bool_]:
+        """Whether each of the slots has the element of the key at its place, from `start` on."""
+        found = np.zeros(len(slots), np.bool_)
+        for position, (slot, place) in enumerate(zip(slots.tolist(), self._places(key)[start:], strict=False)):
+            found[position] = self._written.get(slot) == place
+        return found
 
     def found(self, key: Key, elements: int, place: str) -> None:
         """Record a hit. Raises InvariantError unless each of its elements is in some slot (MATCH-1)."""

@@ -85,6 +85,11 @@ class Geometry:
         return self.chunk_tokens or self.tokens(component)
 
     @property
+    def merges_early(self) -> bool:
+        """Whether a request may take over a cached block before it has computed it: it then computes it in place."""
+        return self.publish is Publish.SCHEDULED and not self.duplicates
+
+    @property
     def alignment(self) -> int:
         """The unit of hits: a block of every component ends there, and a chunk."""
         return math.lcm(*(self.tokens(component) for component in self.block_tokens), self.chunk_tokens or 1)

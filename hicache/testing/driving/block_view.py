@@ -125,7 +125,8 @@ class BlockView(View):
         is_refused = self._refused == now
         is_checked = "EVICT-13" not in departures if is_refused else "EVICT-1" not in departures
         if self._before is not None and now - self._before[0] <= 1 and is_checked:
-            check_evicted(self._before[1], snapshot, "EVICT-13" if is_refused else "EVICT-1")
+            clause, merges = "EVICT-13" if is_refused else "EVICT-1", self._geometry.merges_early
+            check_evicted(self._before[1], snapshot, clause, merges=merges)
         if snapshot.offload is not None:
             self._check_offload(snapshot.offload, departures)
         self._before = (now, snapshot)

@@ -131,6 +131,16 @@ def test_nothing_cached_goes_while_blocks_are_blank() -> None:
         check_evicted(shown(), shown(*BLOCKS[:3], cached(MAMBA, 4, 4, first=9)), "EVICT-1")
 
 
+def test_a_block_that_is_merged_early_leaves_one_blank() -> None:
+    merged = cached(FULL, 2, 4, references=1)
+    after = shown(BLOCKS[0], merged, BLOCKS[2])
+    check_evicted(shown(), after, "EVICT-1", merges=True)
+    with pytest.raises(InvariantError, match=r"^EVICT-1: block 4 of mamba.*1 blocks are blank"):
+        check_evicted(shown(), after, "EVICT-1")
+    with pytest.raises(InvariantError, match=r"^EVICT-1: block 4 of mamba.*2 blocks are blank"):
+        check_evicted(shown(), shown(BLOCKS[0], merged, BLOCKS[2], blank=(5, 8)), "EVICT-1", merges=True)
+
+
 @pytest.mark.parametrize(
     ("changed", "clause"),
     [

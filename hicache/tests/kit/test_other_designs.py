@@ -8,17 +8,24 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.report import Outcome
+from hicache.tests.kit.merged_blocks import MergedBlocks
 from hicache.tests.kit.other_designs import LateTree
 from hicache.tests.kit.suite_runs import run_apart
 
 REQUESTS = ("conformance/test_requests.py", "conformance/test_requests_alone.py")
 MACHINE = "properties/test_machines.py::test_any_mix_of_requests"
+OUTSIDE = f"{MACHINE}_from_outside[full]"
 
 
 @pytest.mark.parametrize(
     ("adapter", "tests", "clauses"),
     [
         (LateTree, (*REQUESTS, f"{MACHINE}[full]"), {"REQ-1", "REQ-4", "MATCH-1", "REQ-2", "REQ-3"}),
+        (
+            MergedBlocks,
+            ("conformance/test_reuse.py", f"{MACHINE}[full]", OUTSIDE),
+            {"REUSE-4", "REUSE-7", "POOL-2", "REQ-2"},
+        ),
     ],
 )
 def test_a_sound_cache_of_another_design_is_not_accused(
