@@ -35,6 +35,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+_SHIFT_POSITION = np.uint64(32)
 
 
 def element_bytes(bigram: bool) -> int:
@@ -78,6 +79,16 @@ def prefix_digests(key: Key, page_size: int, bigram: bool) -> Digests:
     return as_numbers(chain(seed(key.namespace), elements[: len(elements) // page_bytes * page_bytes], page_bytes))
 
 
+def token_digests(namespace: Namespace, tokens: bytes) -> Digests:
+    """One digest for each token: a function of the namespace and of all tokens up to it, with their positions.
+
+    Sums of mixed numbers, one for each token at its position: computed for all tokens at once.
+    """
+    ids = np.frombuffer(tokens, dtype="<u4").astype(np.uint64)
+    placed = (np.arange(len(ids), dtype=np.uint64) << _SHIFT_POSITION) | ids
+    return _mixed(np.cumsum(_mixed(placed + _STEP)) + as_numbers([seed(namespace)]))
+
+
 def state_digest(key: Key, page_size: int, bigram: bool) -> Digests:
     """The digest of the state after exactly this key, which may end inside a page: uint64 [1]."""
     start = seed(key.namespace)
@@ -110,14 +121,19 @@ def fill(digests: Digests, page_size: int, layer: int, pool: str, item_bytes: in
     words = -(-item_bytes // WORD_BYTES)
     salted = digests ^ _salt(pool, layer)
     counter = np.arange(1, page_size * words + 1, dtype=np.uint64) * _STEP
-    mixed = salted[:, None] + counter[None, :]
-    mixed ^= mixed >> _SHIFT_1
-    mixed *= _MIX_1
-    mixed ^= mixed >> _SHIFT_2
-    mixed *= _MIX_2
-    mixed ^= mixed >> _SHIFT_3
+    mixed = _mixed(salted[:, None] + counter[None, :])
     raw = mixed.astype("<u8", copy=False).view(np.uint8).reshape(len(digests) * page_size, words * WORD_BYTES)
     return np.ascontiguousarray(raw[:, :item_bytes])
+
+
+def _mixed(numbers: Digests) -> Digests:
+    """Mix the bits of each number, in place. No two numbers become one."""
+    numbers ^= numbers >> _SHIFT_1
+    numbers *= _MIX_1
+    numbers ^= numbers >> _SHIFT_2
+    numbers *= _MIX_2
+    numbers ^= numbers >> _SHIFT_3
+    return numbers
 
 
 @lru_cache(maxsize=1 << 13)

@@ -14,11 +14,11 @@ from hicache.testing.driving.patterns import (
     TOKEN_BYTES,
     Digests,
     as_numbers,
-    chain,
     check_fill,
     elements_of,
     fill,
     seed,
+    token_digests,
 )
 from hicache.testing.driving.pools import pools_of
 from hicache.testing.driving.running import RunningRequest
@@ -82,7 +82,7 @@ class TableContents:
                 continue
             first = np.array([block.number for block in blocks], dtype=np.int64) * size
             slots = (first[:, None] + np.arange(size, dtype=np.int64)).reshape(-1)
-            digests = np.concatenate([_token_digests(block.namespace, block.prefix)[-size:] for block in blocks])
+            digests = np.concatenate([_last_digests(block.namespace, block.prefix, size) for block in blocks])
             ends = np.repeat([len(block.prefix) // TOKEN_BYTES for block in blocks], size)
             self._check(component, slots, digests, "a cached block, by the tokens up to its end", ends)
 
@@ -92,7 +92,7 @@ class TableContents:
         if not self._readable or not held:
             return
         slots = np.concatenate([own for _, own in held])
-        digests = np.concatenate([_token_digests(chunk.namespace, chunk.prefix)[-len(own) :] for chunk, own in held])
+        digests = np.concatenate([_last_digests(chunk.namespace, chunk.prefix, len(own)) for chunk, own in held])
         for layer in range(self._adapter.layers(Pool.KV)):
             data = self._adapter.read_host(Pool.KV, slots, layer)
             check_fill(data, digests, 1, layer, Pool.KV, lambda row: f"host slot {slots[row]} of a chunk")
@@ -136,7 +136,7 @@ class TableContents:
 
 
 def _digests(key: Key) -> Digests:
-    return _token_digests(key.namespace, elements_of(key, bigram=False))
+    return token_digests(key.namespace, elements_of(key, bigram=False))
 
 
 def _state_digest(key: Key) -> Digests:
@@ -145,7 +145,6 @@ def _state_digest(key: Key) -> Digests:
 
 
 @lru_cache(maxsize=1 << 14)
-def _token_digests(namespace: Namespace, tokens: bytes) -> Digests:
-    """One digest for each token of a prompt: a function of the namespace and of all tokens up to it."""
-    digests = chain(seed(namespace), tokens, TOKEN_BYTES)
-    return as_numbers(digests) if digests else np.zeros(0, dtype=np.uint64)
+def _last_digests(namespace: Namespace, prefix: bytes, tokens: int) -> Digests:
+    """Those of the last tokens of a prefix: a copy, since the digests of all prefixes would not fit in memory."""
+    return token_digests(namespace, prefix)[-tokens:].copy()

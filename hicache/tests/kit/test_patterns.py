@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.driving.patterns import check_fill, fill, of_shard, prefix_digests, shard_of, state_digest
+from hicache.testing.driving import patterns
+from hicache.testing.driving.patterns import (
+    check_fill,
+    elements_of,
+    fill,
+    of_shard,
+    prefix_digests,
+    seed,
+    shard_of,
+    state_digest,
+    token_digests,
+)
 from hicache.testing.ranks.world import Mesh
 from hicache.types import SHARED, Key, Namespace, Pool
 
@@ -50,6 +62,37 @@ def test_a_digest_depends_on_the_whole_prefix_and_on_nothing_after() -> None:
     second = prefix_digests(key(1, 2, 9, 4, 5, 6, 7), 2, bigram=False)
     same = (first == second).tolist()
     assert same == [True, False, False], f"the prompts part in page 1; pages that agree: {same}"
+
+
+def of_tokens(*tokens: int, namespace: Namespace = SHARED) -> list[int]:
+    return [int(one) for one in token_digests(namespace, elements_of(key(*tokens), bigram=False))]
+
+
+def test_the_digest_of_a_token_depends_on_its_place_and_on_all_before_and_on_nothing_after() -> None:
+    prompts = [
+        of_tokens(*tokens) for length in range(1, 5) for tokens in itertools.product((0, 1, 2**31 - 1), repeat=length)
+    ]
+    assert len({prompt[-1] for prompt in prompts}) == len(prompts), "two prompts have one digest after their last token"
+    assert of_tokens(1, 2, 3, 4)[:3] == of_tokens(1, 2, 3, 5)[:3], "a token after the first three changes their digests"
+    assert of_tokens() == [], "a prompt without tokens has no digest"
+
+
+def test_no_two_namespaces_share_the_digest_of_a_token() -> None:
+    digests = {of_tokens(1, namespace=space)[0] for space in NAMESPACES}
+    assert len(digests) == len(NAMESPACES), f"SEC-1: {len(NAMESPACES)} namespaces gave {len(digests)} digests"
+
+
+def test_tokens_are_hashed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def counted(data: bytes) -> object:
+        hashed.append(data)
+        return sha256(data)
+
+    monkeypatch.setattr(patterns, "sha256", counted)
+    seed.cache_clear()
+    assert len(of_tokens(*range(1000))) == 1000, "a digest for each token"
+    assert len(hashed) == 1, f"expected one hash, of the namespace, got {len(hashed)}"
 
 
 def test_a_state_has_the_digest_of_its_last_page_or_of_the_part_of_one() -> None:
