@@ -391,3 +391,39 @@ def test_the_longest_prompt_that_fits_is_admitted_beside_its_own_prefix(driver: 
     assert admission is not None, (
         f"REQ-5: nothing else runs, and {len(key.tokens)} tokens fit an empty cache: expected them to be admitted"
     )
+
+
+# REQ-10: a request is preempted, and is resumed.
+
+
+@clause("REQ-10", needs=LOOKING, verbs=False)
+def test_what_a_preempted_request_had_can_be_evicted(driver: Scenario) -> None:
+    free = room(driver)
+    admission = driver.admit_pages([1, 2, 3], tail=1)
+    compute(driver, admission, driver.tokens_in_pages(2))
+    driver.preempt(admission.request)
+    other = driver.admit(prompt_of(driver, [100], free))
+    assert other is not None, f"REQ-10: nothing runs: expected {free} tokens to be admitted, as so many fit"
+    driver.abort(other.request)
+    driver.abort(admission.request)
+
+
+@clause("REQ-10", needs=REQUESTS, verbs=False)
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["cached", "evicted"])
+def test_a_request_that_is_resumed_is_computed_and_cached_again(driver: Scenario, is_evicted: bool) -> None:
+    whole = driver.tokens_in_pages(4)
+    admission = driver.admit_pages([1, 2], tail=0)
+    compute(driver, admission, driver.tokens_in_pages(2))
+    driver.decode(admission, [3, 4])
+    driver.preempt(admission.request)
+    for page in range(100, 100 + is_evicted * driver.config.capacity_tokens[FULL] // driver.config.page_size):
+        driver.run([page], tail=1)
+    # The driver compares what is found, what is in the table, and the state, with what all tokens of the request need.
+    again = driver.resume(admission.request)
+    assert again is not None, "REQ-10: nothing else runs: expected the request to be admitted again"
+    for tokens in (driver.tokens_in_pages(3), whole):
+        compute(driver, again, tokens)
+    found = driver.cached_pages([1, 2, 3, 4])
+    expected = expected_pages(driver, 4, [driver.tokens_in_pages(3), whole])
+    assert found == expected, f"REQ-10: a resumed request computed 4 pages: expected {expected} cached, got {found}"
+    driver.finish(again.request)

@@ -28,6 +28,7 @@ FULL, SWA, MAMBA = (component.value for component in Component)
 CALLED = frozenset(
     {
         *(Capability.VERBS, Capability.REQUESTS, Capability.RESET, Capability.TABLES, Capability.BYTES),
+        Capability.PREEMPTION,
         *(Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM, Capability.POLICIES),
         *(Capability.SWA, Capability.MAMBA, Capability.INDEXER, Capability.SIDECARS, Capability.GROUPS),
     }
@@ -440,7 +441,7 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
         place = f"admission of {len(key.tokens)} tokens"
         self._lookup(key)
-        admission = self.driver.admit(key)
+        admission = self.admission_of(key)
         if admission is None:
             return ExpectedMatch(0, 0, {}), None
         hit, reached = admission.cached_tokens, admission.cached_tokens + admission.copied_tokens

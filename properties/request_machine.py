@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, consumes, multiple, rule
+from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Admission, Capability
@@ -36,7 +36,8 @@ class RequestVerbs(CacheMachine):
     """The verbs of requests. The oracle allows the cache to cache anything that some request computed.
 
     The rules that all machines of requests have are those of this class. By the number of a request: `keys`, how many
-    tokens are `computed`, and the `handles` of those that run.
+    tokens are `computed`, and the `handles` of those that run. `preempted`: the one that is
+    being preempted or resumed.
     """
 
     requests = Bundle("requests")
@@ -46,6 +47,7 @@ class RequestVerbs(CacheMachine):
         self.keys: dict[int, Key] = {}
         self.computed: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
+        self.preempted: Handle | None = None
 
     @rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
@@ -100,7 +102,32 @@ class RequestVerbs(CacheMachine):
         if number in self.handles:
             self.end(number, is_finished=False)
 
+    @precondition(lambda self: Capability.PREEMPTION in self.adapter_type.capabilities)
+    @rule(target=requests, number=consumes(requests), pages=FEW_PAGES)
+    def preempt(self, number: int, pages: list[int]) -> object:
+        """Preempt a request, serve another prompt, and resume the request, which has a new number then."""
+        if not self.is_ready(number):
+            return number if number in self.handles else multiple()
+        handle = self.handles[number]
+        self.preempted = handle
+        self.end(number, is_finished=False)
+        self.preempted = None
+        other = self.start(self.key(pages, 1, SHARED))
+        if other is not None:
+            self.checkpoint(other, len(self.keys[other].tokens))
+            self.end(other, is_finished=True)
+        self.preempted = handle
+        again = self.start(self.keys[number])
+        self.preempted = None
+        if again is None:
+            self.driver.abort(handle)
+        return multiple() if again is None else again
+
     # Hooks for subclasses.
+
+    def admission_of(self, key: Key) -> Admission | None:
+        """Admit a prompt, or resume the request that was preempted."""
+        return self.driver.admit(key) if self.preempted is None else self.driver.resume(self.preempted)
 
     def start(self, key: Key) -> int | None:
         """Admit a request; its number, or None when it does not fit."""
@@ -131,14 +158,14 @@ class RequestVerbs(CacheMachine):
         if self.blocks is not None:
             # The driver compares the hit of an admission with the oracle of blocks: a request that runs alone may have
             # to do without its hit.
-            admission = self.driver.admit(key)
+            admission = self.admission_of(key)
             hit = 0 if admission is None else admission.cached_tokens
             self.scheduled(key)
             self.sync()
             return ExpectedMatch(hit, hit, {}), admission
         found = len(key.tokens) - self.driver.geometry.recomputed_tokens
         known = self.model.expected_match(Key(key.tokens[:found], key.namespace))
-        admission = self.driver.admit(key)
+        admission = self.admission_of(key)
         self.sync()
         return known, admission
 
@@ -182,6 +209,8 @@ class RequestVerbs(CacheMachine):
         if is_finished:
             self.computed[number] = len(self.keys[number].tokens)
             self.driver.finish(handle)
+        elif handle is self.preempted:
+            self.driver.preempt(handle)
         else:
             self.driver.abort(handle)
         self.cached(number)

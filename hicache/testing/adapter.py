@@ -81,6 +81,7 @@ class Capability(str, Enum):
     COUNTERS = "counts of the work done: `counters`"
     METRICS = "metrics for operators can be read: `reported_metrics`"
     REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
+    PREEMPTION = "a running request can be preempted: `preempt`, and `resume` admits it again"
     TABLES = "each component has a table of its own, not slots paired with those of FULL: `tables`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
@@ -113,6 +114,7 @@ METHODS: Mapping[Capability, tuple[str, ...]] = {
     Capability.COUNTERS: ("counters",),
     Capability.METRICS: ("reported_metrics",),
     Capability.REQUESTS: ("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort"),
+    Capability.PREEMPTION: ("preempt",),
     Capability.TABLES: ("tables",),
     Capability.HOST: (
         *("evict_host", "lock_host", "unlock_host", "load_back", "load_phase", "claim", "abandon"),
@@ -587,6 +589,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def abort(self, request: Handle) -> None:
         """Release everything that the request holds. A cache that keeps what was computed departs from REQ-6."""
         self._lacks("abort")
+
+    def preempt(self, request: Handle) -> None:
+        """Release everything that a running request holds; what it computed may stay cached.
+
+        The request keeps its tokens. `resume` admits it again as `admit` does a prompt of all of them: None, with no
+        effect, when it does not fit. Until then it can be aborted.
+        """
+        self._lacks("preempt")
 
     def tables(self, request: Handle) -> Mapping[str, Slots]:
         """The slots of a running request now, by component. Slot = block * slots of a block + offset in the block.

@@ -213,6 +213,7 @@ class BlockCache:
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, config.num_blocks))
         self._cached: dict[tuple[int, bytes], list[Block]] = {}
         self._requests: list[BlockRequest] = []
+        self._preempted: list[BlockRequest] = []
         self._events: list[BlockEvent] = []
 
     # Requests.
@@ -231,12 +232,24 @@ class BlockCache:
         if not len(tokens):
             raise ValueError("expected a prompt of 1 token at least, found none")
         request = self._open(tokens, namespace)
+        return request if self._admit(request) else None
+
+    def resume(self, request: BlockRequest) -> bool:
+        """Admit a request that was preempted, with all its tokens; False, with no effect, when the pool is short."""
+        if request not in self._preempted:
+            raise ValueError(f"expected a preempted request, found another one, with {len(request.tokens)} tokens")
+        is_admitted = self._admit(request)
+        if is_admitted:
+            self._preempted.remove(request)
+        return is_admitted
+
+    def _admit(self, request: BlockRequest) -> bool:
         request.cached_tokens, request.tables = self._longest_hit(request, self._hit_limit(request))
         request.computed = request.cached_tokens
         if not self._fits_beside_hit(request) and not self._requests:
             self._do_without_hit(request)
         if not self._fits_beside_hit(request):
-            return None
+            return False
         request.published = [len(table) for table in request.tables]
         self._take(request, _found(request))
         for group in self._groups(Component.MAMBA):
@@ -244,8 +257,8 @@ class BlockCache:
             self._copy_state(self._state_found(request, group), table[-1])
         self._requests.append(request)
         if self.config.publish is Publish.SCHEDULED:
-            self._publish_tokens(request, len(tokens))
-        return request
+            self._publish_tokens(request, len(request.tokens))
+        return True
 
     def extend(self, request: BlockRequest, tokens: Tokens) -> bool:
         """Append tokens to a running request; False, with no effect, when the pool is short."""
@@ -282,11 +295,20 @@ class BlockCache:
 
     def abort(self, request: BlockRequest) -> None:
         """Release everything that the request holds; what is published already stays cached."""
+        if request in self._preempted:
+            self._preempted.remove(request)
+            return
         self._check_running(request)
         if self.config.publish_on_abort:
             self._publish_tokens(request, request.computed)
             self._publish_states(request, last=True)
         self._close(request)
+
+    def preempt(self, request: BlockRequest) -> None:
+        """Release everything that the request holds, until it is resumed; what is published already stays cached."""
+        self._check_running(request)
+        self._close(request)
+        self._preempted.append(request)
 
     # The cache as a whole.
 

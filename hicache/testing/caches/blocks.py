@@ -47,7 +47,7 @@ class BlockCacheAdapter(CacheAdapter):
         {
             *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.SWA, Capability.MAMBA),
             *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.EVENTS, Capability.HASHES, Capability.COLLISIONS),
+            *(Capability.EVENTS, Capability.HASHES, Capability.COLLISIONS, Capability.PREEMPTION),
         }
     )
     cache_type: ClassVar[type[BlockCache]] = BlockCache
@@ -96,8 +96,15 @@ class BlockCacheAdapter(CacheAdapter):
 
     def admit(self, key: Key) -> Admission | None:
         request = self.cache.admit(key.tokens, key.namespace)
-        if request is None:
-            return None
+        return None if request is None else self._admission(request)
+
+    def resume(self, request: BlockRequest) -> Admission | None:
+        return self._admission(request) if self.cache.resume(request) else None
+
+    def preempt(self, request: BlockRequest) -> None:
+        self.cache.preempt(request)
+
+    def _admission(self, request: BlockRequest) -> Admission:
         state = self.cache.state(request)
         return Admission(request, self.tables(request)[FULL], request.cached_tokens, state, loading=False)
 

@@ -50,9 +50,9 @@ class Driver:
 
     Every verb raises InvariantError when the cache violates a law. Data must be written before it is inserted.
     `operations`: verbs called so far. `check_every`: everything is checked after this many verbs; 0: only by `check()`.
-    `running`: the running requests; `loads` and `prefetches`: those that a caller waits for; all by the identity of
-    their handle or ticket. `failures`: how many transfers the test let fail. `may_miss`: an admission may find less
-    than is cached, as hashes collide.
+    `running`: the running requests; `preempted`: those to resume; `loads` and `prefetches`: those that a caller waits
+    for; all by the identity of their handle or ticket. `failures`: how many transfers the test let fail. `may_miss`: an
+    admission may find less than is cached, as hashes collide.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -64,6 +64,7 @@ class Driver:
         self.locks = LockBook(config.components, Tier.DEVICE)
         self.host_locks = LockBook(config.components, Tier.HOST)
         self.running: dict[int, RunningRequest] = {}
+        self.preempted: dict[int, RunningRequest] = {}
         self.loads: dict[int, OpenLoad] = {}
         self.prefetches: dict[int, OpenPrefetch] = {}
         self._receipts: list[tuple[Handle, dict[LockBook, int]]] = []
@@ -363,10 +364,13 @@ class Driver:
 
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
+        return self._admitted(key, lambda: self.adapter.admit(key))
+
+    def _admitted(self, key: Key, admit: Callable[[], Admission | None]) -> Admission | None:
         self.overwrite_free_slots()
         hit = self.view.expected_admission(key, is_alone=not self.running)
         self.kept.look()
-        admission = self.adapter.admit(key)
+        admission = admit()
         if admission is None:
             self.kept.refused()
             self.view.refused()
@@ -381,8 +385,14 @@ class Driver:
     def resume(self, request: Handle) -> Admission | None:
         """The admission of a request that was loading, with its bytes checked, or None while it loads.
 
-        Fewer tokens than at the first admission may be cached only after a failed load.
+        Fewer tokens than at the first admission may be cached only after a failed load. A request that was preempted is
+        admitted again, and checked as a new one with all its tokens.
         """
+        if (preempted := self.preempted.get(id(request))) is not None:
+            again = self._admitted(preempted.key, lambda: self.adapter.resume(request))
+            if again is not None:
+                del self.preempted[id(request)]
+            return again
         running = self.running[id(request)]
         admission = self.adapter.resume(request)
         if admission is not None:
@@ -464,9 +474,18 @@ class Driver:
         self._end(running)
 
     def abort(self, request: Handle) -> None:
-        """Release everything that the request holds, also while it loads."""
-        running = self.running[id(request)]
+        """Release everything that the request holds, also while it loads or is preempted."""
         self.adapter.abort(request)
+        if self.preempted.pop(id(request), None) is None:
+            self._end(self.running[id(request)])
+        else:
+            self.verb_done()
+
+    def preempt(self, request: Handle) -> None:
+        """Release everything that a running request holds, until `resume` admits it again."""
+        running = self._ready(request)
+        self.adapter.preempt(request)
+        self.preempted[id(request)] = running
         self._end(running)
 
     # The host tier.

@@ -196,4 +196,9 @@ class RadixEvictsLocked(PlainRadixAdapter):
 class Requests(BlockCacheAdapter):
     """The block cache without anything that shows it."""
 
-    capabilities = frozenset({Capability.REQUESTS, Capability.TABLES, Capability.PAGED, Capability.NAMESPACES})
+    capabilities = frozenset(
+        {
+            *(Capability.REQUESTS, Capability.TABLES, Capability.PAGED, Capability.NAMESPACES),
+            Capability.PREEMPTION,
+        }
+    )
