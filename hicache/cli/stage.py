@@ -347,13 +347,18 @@ def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
 class WatchedProcess:
     """A process in a process group of its own, with stdout and stderr in one stream, and a cleaned environment.
 
-    Without `PYTEST_ADDOPTS` and the variables of the pytest plugin: a run has the options of the command alone. torch
-    has one thread, unless the environment sets another number: each core already has a process.
+    Without the variables of pytest and of its plugin: a run has the options of the command alone, and the plugins that
+    are installed. torch has one thread, unless the environment sets another number: each core already has a process.
     `temporary`: the folder for its temporary files.
     """
 
     def __init__(self, command: Sequence[str], temporary: str) -> None:
-        ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
+        ignored = (
+            "PYTEST_ADDOPTS",
+            "PYTEST_PLUGINS",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD",
+            *(option.variable for option in OPTIONS),
+        )
         environment = {_THREADS: "1"} | {name: value for name, value in os.environ.items() if name not in ignored}
         self._forked = Path(temporary) / "forked"
         environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked), **SAFE_PATH}

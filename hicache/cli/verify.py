@@ -273,6 +273,7 @@ def verify(
     from hicache.testing.report.coverage import coverage, untried
     from hicache.testing.report.gpu import untried_on_gpu
     from hicache.testing.report.matrix import overview
+    from hicache.testing.report.run import witnesses
 
     directory.mkdir(parents=True, exist_ok=True)
     results = run_with_progress(stages, console, at_once=at_once, stops=narrowing.stops)
@@ -284,6 +285,8 @@ def verify(
         merged = leaving_out(merge_runs(records), narrowing.levels(not_ended))
         view = overview(merged, CONTRACT)
         found = coverage(view)
+        if seen := witnesses(merged):
+            say(console, seen)
         if missing := untried(view):
             say(console, f"not verified: {missing}", style="bold yellow")
         for remark in expected.remarks(merged.executions):

@@ -29,6 +29,7 @@ import numpy as np
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.tags import place_in_suite, suite_of
+from hicache.testing.plugin.witnesses import WITNESSED
 from hicache.testing.report.run import Evidence, Step
 from hicache.testing.snapshot import BlockSnapshot, NodeView, Snapshot
 from hicache.testing.violation import ViolationError
@@ -171,6 +172,7 @@ def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
         name: _recording(getattr(adapter, name), name) for name in VERBS if hasattr(adapter, name)
     }
     methods |= {name: _remembering(getattr(adapter, name), name) for name in ("snapshot", "block_snapshot")}
+    methods |= {name: _witnessing(getattr(adapter, name), name) for name in ("read", "read_host")}
     methods[_RECORDS] = True
     names = {"__module__": adapter.__module__, "__qualname__": adapter.__qualname__, "__doc__": adapter.__doc__}
     return type(adapter.__name__, (adapter,), methods | names)
@@ -223,6 +225,7 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
             record.is_inside = False
             DOING.call("")
         record.called((name, arguments, named, answer))
+        WITNESSED.add(name, answer)
         return answer
 
     verb.__name__ = name
@@ -234,11 +237,22 @@ def _remembering(method: Callable[..., object], name: str) -> Callable[..., obje
         record = record_of(self)
         CALLED.note(record)
         taken = method(self)
+        WITNESSED.add_snapshots(record.after or record.before, taken)
         record.after = taken
         return taken
 
     snapshot.__name__ = name
     return snapshot
+
+
+def _witnessing(method: Callable[..., object], name: str) -> Callable[..., object]:
+    def read(self: CacheAdapter, *arguments: object, **named: object) -> object:
+        answer = method(self, *arguments, **named)
+        WITNESSED.add(name, answer)
+        return answer
+
+    read.__name__ = name
+    return read
 
 
 class Handles:

@@ -236,6 +236,7 @@ class SuitePlugin:
         if tags is not None and call.when == "teardown":
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
             report.user_properties.append((COLLECTIVES, " ".join(_collectives_seen())))
+            report.user_properties.extend(_witnessed())
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._failed_searches += report.failed and call.when == "call" and has_searches(item.path)
             self._explain(item, call, report, tags)
@@ -359,6 +360,13 @@ def _hidden_frames(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractCo
     if shows_all(item.config):
         return nullcontext()
     return hidden_frames(call.excinfo.value, item.path, item.config.rootpath)
+
+
+def _witnessed() -> list[tuple[str, int]]:
+    """What the adapters of this process have shown since the last call."""
+    from hicache.testing.plugin.witnesses import WITNESSED
+
+    return WITNESSED.take()
 
 
 def _collectives_seen() -> tuple[str, ...]:

@@ -32,12 +32,14 @@ from hicache.testing.plugin.tags import (
     Tags,
     read_tags,
 )
+from hicache.testing.plugin.witnesses import PREFIX
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.testing.report.coverage import LEVEL_OF_TIER
 from hicache.testing.report.failure_text import failure_parts
 from hicache.testing.report.redaction import without_secrets
 from hicache.testing.report.run import (
     NO_EVIDENCE,
+    WITNESSES,
     Evidence,
     Execution,
     Outcome,
@@ -76,6 +78,11 @@ class ReportJournal:
         """The adapters of the tests, as in their tags. A test of a project that has named none is not counted."""
         every = (read_tags(_properties(reports)) for reports in self._reports.values())
         return {tags.subject for tags in every if tags is not None and (tags.suite or tags.clauses or tags.subject)}
+
+    def witnesses(self) -> dict[str, str]:
+        """How often the tests saw the cache do something, by the names in the environment of a run."""
+        last = [reports[-1] for reports in self._reports.values()]
+        return {name: str(sum(_sum(f"{PREFIX}{name}", report) for report in last)) for name in WITNESSES}
 
     def executions(self) -> tuple[Execution, ...]:
         """One execution for each test, in the order in which they began."""

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -173,6 +174,7 @@ class SuiteSession:
         if place is not None:
             identity = self.workers.identity or identity_of(self._config)
             record = record_of(self._config, self._started, executions, identity, self.journal.subjects())
+            record = replace(record, environment={**record.environment, **self.journal.witnesses()})
             stopped = bool(session.shouldstop or session.shouldfail)
             if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
                 record = leaving_out(record, Level)

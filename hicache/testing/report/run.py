@@ -39,6 +39,9 @@ COMMIT = "commit"
 NOT_WHOLE = "levels not run whole"
 """The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
 
+WITNESSES = ("hits", "loads", "evictions", "bytes read back")
+"""The names in the environment of a run for what its tests saw the cache do, each with a number."""
+
 LISTED_FLAKY = "flaky "
 """How the reason of an execution begins that a list of known failures has as flaky."""
 
@@ -164,6 +167,12 @@ def leaving_out(record: RunRecord, levels: Iterable[Level]) -> RunRecord:
     left = levels_not_whole(record) | set(levels)
     names = ", ".join(level.value for level in Level if level in left)
     return replace(record, environment={**record.environment, NOT_WHOLE: names}) if names else record
+
+
+def witnesses(record: RunRecord) -> str:
+    """What the tests of a run saw the cache do, in words; empty for a run that did not count it."""
+    found = [(int(record.environment[name]), name) for name in WITNESSES if name in record.environment]
+    return f"witnesses: {', '.join(f'{count:,} {name}' for count, name in found)}" if found else ""
 
 
 def first_line(text: str) -> str:
@@ -299,9 +308,10 @@ def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
 
 
 def _merged_environment(records: Sequence[RunRecord]) -> dict[str, str]:
-    """A value that differs between the runs is listed with all its values."""
+    """A value that differs between the runs is listed with all its values; witnesses are added up."""
     names = dict.fromkeys(name for record in records for name in record.environment)
     return {
-        name: ", ".join(dict.fromkeys(record.environment[name] for record in records if name in record.environment))
+        name: str(sum(map(int, values))) if name in WITNESSES else ", ".join(dict.fromkeys(values))
         for name in names
+        if (values := [record.environment[name] for record in records if name in record.environment])
     }

@@ -439,6 +439,17 @@ def test_torch_has_one_thread_in_a_process_unless_the_environment_says_more(
     assert log.read_text() == f"{threads}\n", f"expected {threads}, got {log.read_text()!r}"
 
 
+def test_a_process_has_the_plugins_that_are_installed_and_no_options_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ["PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "HICACHE_ADAPTER"]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    program = f"import os; print([name for name in {names} if name in os.environ])"
+    follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
+    assert (tmp_path / "log").read_text() == "[]\n", f"got {(tmp_path / 'log').read_text()}"
+
+
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
     program = "import sys; print('a line'); sys.exit('the cause')"
     ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())

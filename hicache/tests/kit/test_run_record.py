@@ -15,10 +15,13 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.testing.levels import Level
 from hicache.testing.plugin.options import DEFAULT_ADAPTER
+from hicache.testing.plugin.witnesses import Witnesses
 from hicache.testing.plugin.workers import LEFT_THREADS, Workers
-from hicache.testing.report import Execution, Outcome, RunRecord, Versions, read_run, write_run
-from hicache.testing.report.run import levels_not_whole
+from hicache.testing.report import Execution, Outcome, RunRecord, Versions, merge_runs, read_run, write_run
+from hicache.testing.report.run import WITNESSES, levels_not_whole, witnesses
+from hicache.testing.snapshot import BlockSnapshot, CachedBlock
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record, run, run_recorded, write_suite
+from hicache.types import SHARED
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -320,6 +323,47 @@ def test_a_narrowed_run_is_whole_for_no_level(pytester: pytest.Pytester, narrowi
     )
     left = levels_not_whole(run_recorded(pytester, *narrowing))
     assert left == (frozenset(Level) if narrowing else frozenset()), f"{narrowing}: got {left}"
+
+
+SEEN = """
+@clause("MATCH-1", page_sizes=[1], policies=["lru"])
+def test_hits_and_evictions(driver):
+    key = driver.key(driver.prompt([1, 2, 3]))
+    driver.match(key)
+    driver.put(key)
+    tokens = len(driver.match(key).device_indices)
+    assert tokens == len(driver.adapter.read("kv", driver.match(key).device_indices, 0))
+    driver.adapter.evict("full", tokens)
+
+@clause("KEY-1", page_sizes=[1], policies=["lru"])
+def test_nothing(driver): ...
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_run_records_what_its_tests_saw_the_cache_do(pytester: pytest.Pytester, workers: str) -> None:
+    write_suite(pytester, SEEN)
+    result = run(pytester, "--hicache-report", "out", "-n", workers, adapter=DEFAULT_ADAPTER)
+    assert result.ret == pytest.ExitCode.OK, f"got {result.outlines}"
+    found = read_run(pytester.path / "out" / "run.json")
+    seen = {name: int(found.environment[name]) for name in WITNESSES}
+    tests = sum("test_hits" in one.node_id for one in found.executions)
+    assert tests > 0, f"no test ran: {found.executions}"
+    assert (seen["hits"], seen["loads"]) == (2 * tests, 0), f"two hits in each of {tests} tests, no load: {seen}"
+    assert seen["evictions"] >= tests, f"an eviction in each of {tests} tests: {seen}"
+    assert seen["bytes read back"] > 0, f"the bytes of a hit were read: {seen}"
+    both = merge_runs([found, replace(found, executions=())])
+    assert witnesses(both).startswith(f"witnesses: {4 * tests:,} hits, 0 loads, "), f"the sum of two runs: {both}"
+
+
+def test_what_a_cache_of_blocks_evicts_is_seen_between_two_snapshots() -> None:
+    block = CachedBlock("full", 1, SHARED, b"1234", 0)
+    seen = Witnesses()
+    seen.add_snapshots(None, BlockSnapshot((block,), ()))
+    seen.add_snapshots(BlockSnapshot((block,), ()), BlockSnapshot((replace(block, prefix=b"5678"),), ()))
+    seen.add("match", None)
+    assert dict(seen.take())["hicache.evictions"] == 1, "one block has another prefix now, and no answer shows a hit"
+    assert not any(count for _, count in seen.take()), "what was taken does not count twice"
 
 
 def test_workers_alone_import_the_reference(pytester: pytest.Pytester) -> None:
