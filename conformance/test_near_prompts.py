@@ -17,7 +17,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.geometry import GeometricConfig
-from hicache.types import SHARED, Key, Namespace, Pool, StopPolicy
+from hicache.types import SHARED, Key, Media, Namespace, Pool, StopPolicy
 
 from .near_prompts import EMPTY_NAMES, SIMILAR_NAMESPACES, Page, base_pages, joined_pages, near_pages
 from .scenario import FULL, Scenario, open_standard
@@ -331,3 +331,44 @@ def test_no_two_similar_pages_have_one_object(driver: Scenario) -> None:
         for name in driver.storage_keys(Pool.KV, driver.key(*prompt)):
             assert name not in owner, f"KEY-7: object {name} is that of {prompt} and of {owner[name]}"
             owner[name] = prompt
+
+
+# KEY-8: media.
+
+PLACEHOLDER = 5
+"""The token that stands for any image."""
+
+
+def with_images(driver: Scenario, *images: Media) -> Key:
+    """A prompt of six pages that is placeholders alone."""
+    return replace(driver.key([PLACEHOLDER] * 6 * driver.config.page_size), media=images)
+
+
+def spans(driver: Scenario, *, by: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where two images of equal length are: from inside the second page on, and inside the fifth and sixth one."""
+    size = driver.config.page_size
+    return (size + size // 2 + by, 3 * size + size // 2 + by), (4 * size + by, 6 * size - 1 + by)
+
+
+@clause("KEY-8", "MATCH-1", verbs=False)
+def test_a_prompt_is_found_with_the_same_images_alone(driver: Scenario) -> None:
+    (first, last), (moved, _) = spans(driver), spans(driver, by=1)
+    page = driver.config.page_size
+    key = with_images(driver, Media(*first, "a"), Media(*last, "b"))
+    compute(driver, key)
+    require_found(driver, key)
+    others = {
+        "no image": (),
+        "another first image": (Media(*first, "c"), Media(*last, "b")),
+        "another last image": (Media(*first, "a"), Media(*last, "c")),
+        "the images in the other order": (Media(*first, "b"), Media(*last, "a")),
+        "the first image alone": (Media(*first, "a"),),
+        "the first image one token later": (Media(*moved, "a"), Media(*last, "b")),
+        "a first image that is shorter": (Media(first[0], first[1] - 1, "a"), Media(*last, "b")),
+    }
+    ends = dict.fromkeys(others, first[0])
+    ends |= dict.fromkeys(("another last image", "the first image alone"), last[0])
+    ends["a first image that is shorter"] = first[1] - 1
+    for name, images in others.items():
+        count, most = found(driver, with_images(driver, *images)), ends[name] // page * page
+        assert count <= most, f"KEY-8: {name}: expected at most {most} tokens, got {count}"

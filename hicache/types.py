@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -155,12 +156,33 @@ SHARED = Namespace()
 """The namespace of requests that name none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or another medium. The tokens from `start` to `end` stand for it. `digest`: of its content."""
+
+    start: int
+    end: int
+    digest: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
-    """A prompt: token ids, int32, shape [tokens], and the namespace they are valid in."""
+    """A prompt: token ids, int32, shape [tokens], the namespace they are valid in, and the media they stand for."""
 
     tokens: Tokens
     namespace: Namespace
+    media: tuple[Media, ...] = ()
+
+    def identity(self) -> Tokens:
+        """The token ids, with an id below 0 for each that stands for a medium, of its content and the place in it."""
+        if not self.media:
+            return self.tokens
+        tokens = self.tokens.copy()
+        for medium in self.media:
+            for at in range(medium.start, min(medium.end, len(tokens))):
+                digest = sha256(f"{at - medium.start} {medium.digest}".encode()).digest()
+                tokens[at] = -1 - int.from_bytes(digest[:4], "little") % 2**31
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)

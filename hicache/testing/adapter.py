@@ -56,6 +56,7 @@ class Capability(str, Enum):
     RESET = "everything can be removed at once: `reset`"
     PAGED = "page sizes above 1"
     NAMESPACES = "prefixes are kept apart by namespace"
+    MEDIA = "images and other media identify a prompt: `media` of a key"
     BIGRAM = "keys of token pairs"
     SWA = "the SWA component: allocate gives SWA partners; `partners`, `release_window`"
     MAMBA = "the MAMBA component: `allocate_state`, `free_state`, `fork_state`"

@@ -47,7 +47,8 @@ class BlockCacheAdapter(CacheAdapter):
         {
             *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.SWA, Capability.MAMBA),
             *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.EVENTS, Capability.HASHES, Capability.COLLISIONS, Capability.PREEMPTION),
+            *(Capability.EVENTS, Capability.HASHES, Capability.COLLISIONS),
+            *(Capability.PREEMPTION, Capability.MEDIA),
         }
     )
     cache_type: ClassVar[type[BlockCache]] = BlockCache
@@ -92,10 +93,10 @@ class BlockCacheAdapter(CacheAdapter):
     # Requests.
 
     def lookup(self, key: Key) -> int:
-        return self.cache.match(key.tokens, key.namespace, limit=len(key.tokens))
+        return self.cache.match(key.identity(), key.namespace, limit=len(key.tokens))
 
     def admit(self, key: Key) -> Admission | None:
-        request = self.cache.admit(key.tokens, key.namespace)
+        request = self.cache.admit(key.identity(), key.namespace)
         return None if request is None else self._admission(request)
 
     def resume(self, request: BlockRequest) -> Admission | None:
@@ -176,7 +177,7 @@ class BlockCacheAdapter(CacheAdapter):
 
     def page_hashes(self, key: Key) -> Sequence[str]:
         links = self._geometry.alignment // self.cache.config.hash_block
-        return [digest.hex() for digest in self.cache.digests(key.tokens, key.namespace)[links - 1 :: links]]
+        return [digest.hex() for digest in self.cache.digests(key.identity(), key.namespace)[links - 1 :: links]]
 
     def _digest(self, data: bytes) -> bytes:
         # Looked up for each call: `colliding` may replace the function while the cache is open.

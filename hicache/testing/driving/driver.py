@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -447,7 +448,7 @@ class Driver:
         if table is None:
             self._require_no_room(len(running.key.tokens) + len(added))
         else:
-            running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
+            running.key = replace(running.key, tokens=np.concatenate((running.key.tokens, added)))
             self._renew_table(running, table)
             self.view.schedule(running)
         self.verb_done()

@@ -44,8 +44,8 @@ def element_bytes(bigram: bool) -> int:
 
 
 def elements_of(key: Key, bigram: bool) -> bytes:
-    """The elements of a key as bytes: token ids as 4 bytes little-endian, or pairs of them."""
-    tokens = key.tokens.astype("<i4")
+    """The elements of a key as bytes: token ids as 4 bytes little-endian, or pairs of them; of media their identity."""
+    tokens = key.identity().astype("<i4")
     if not bigram:
         return tokens.tobytes()
     return np.column_stack((tokens[:-1], tokens[1:])).tobytes() if len(tokens) > 1 else b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -100,4 +101,4 @@ def aligned_count(key: Key, config: CacheConfig) -> int:
 def cut(key: Key, elements: int, config: CacheConfig) -> Key:
     """The first `elements` elements of a key."""
     tokens = elements + 1 if config.bigram and elements else elements
-    return Key(key.tokens[:tokens], key.namespace)
+    return replace(key, tokens=key.tokens[:tokens])

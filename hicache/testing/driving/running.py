@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ class RunningRequest:
 
     def upto(self, tokens: int) -> Key:
         """The first `tokens` tokens of the request, as a key."""
-        return Key(self.key.tokens[:tokens], self.key.namespace)
+        return replace(self.key, tokens=self.key.tokens[:tokens])
 
     def own_slots(self, in_tree: npt.NDArray[np.bool_], *, duplicates: bool) -> Slots:
         """The slots that belong to the request alone. `in_tree`: whether the tree has a slot.

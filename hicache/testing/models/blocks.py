@@ -73,7 +73,7 @@ class BlockModel:
 
 
 def _data(key: Key) -> bytes:
-    return key.tokens.astype("<i4").tobytes()
+    return key.identity().astype("<i4").tobytes()
 
 
 def _content(snapshot: BlockSnapshot) -> set[Cached]:

@@ -235,7 +235,7 @@ class Model:
         return True
 
     def _pages(self, key: Key) -> list[int]:
-        return self._walk(self._number(ROOT, key.namespace), key.tokens)
+        return self._walk(self._number(ROOT, key.namespace), key.identity())
 
     def _walk(self, origin: int, tokens: Tokens) -> list[int]:
         """The numbers of the prefixes that continue `origin`, one per whole page."""

@@ -14,7 +14,7 @@ from hicache.tests.kit.named_clauses import clauses_missing_in, clauses_named_in
 from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {
-    "KEY": 7,
+    "KEY": 8,
     "POOL": 12,
     "MATCH": 21,
     "COMP": 3,
