@@ -103,6 +103,8 @@ class UnifiedRadixCache:
         # MAMBA is the last component: these are the others.
         self._stateless = len(self._paged)
         self._no_tokens = MappingProxyType(dict.fromkeys(list(self._units)[1:], 0))
+        self._load_back_tokens = 0 if config.host is None else config.host.load_back_threshold_tokens
+        self._backup_hits: int | None = None
         self._use(tiers)
 
     def _use(self, tiers: Tiers) -> None:
@@ -111,6 +113,8 @@ class UnifiedRadixCache:
         self.storage = tiers.storage
         self._evictor = tiers.evictor
         self._by_name = tiers.tree.by_name
+        if self.host is not None and self._backup_hits is not None:
+            self.host.backups.min_hits = self._backup_hits
         self.turn.unfreed, self.turn.free = tiers.tree.unfreed, tiers.tree.free_dropped
 
     @classmethod
@@ -174,6 +178,7 @@ class UnifiedRadixCache:
             component_host_hit_lengths=self._host_hits(found),
             branching_seqlen=self._branching_seqlen(found),
             tokens_refused=self._no_tokens if found.full_end == found.best.end else self._tokens_refused(found),
+            full_kv_hit_length=found.full_end * self.config.page_size,
         )
         if not chunked:
             self._count_hit(key, found.path, result)
@@ -338,11 +343,34 @@ class UnifiedRadixCache:
         self.pools.copy_state_layer(host.load_backs.state_of(ticket), own, host.order[layer])
         self.counters.states_copied += layer == host.layers - 1
 
+    @verb
+    def take_freed(self) -> dict[str, Slots]:
+        """The device slots that became free since the last call, by component, each as often as it did.
+
+        For a caller whose own allocator has the memory behind these slots. The first call begins to note them.
+        """
+        freed = {name: allocator.take_freed() for name, allocator in self.pools.allocators.items()}
+        return {name: self.pools.component_slots(name, pages) for name, pages in freed.items()}
+
     @reads
-    def slots_to(self, node: Node) -> Slots:
-        """The FULL slots from the root to the node's end. Raises StaleHandleError when it is not in the tree."""
+    def slots_to(self, node: Node, component: str = Component.FULL.value) -> Slots:
+        """The slots of a component from the root to the node's end, without a use of them: int64 [tokens].
+
+        "swa": the partners of the FULL slots, 0 where there is none; "mamba": the state at the node's end, or nothing.
+        What is on the host alone is left out. Raises StaleHandleError when the node is not in the tree.
+        """
         self.tree.require(node)
-        return self._slots_of(node.path())
+        self._require_component(component)
+        if component == Component.MAMBA:
+            state = NO_SLOTS if node.is_root else node.device[self._by_name[component].index].value
+            return NO_SLOTS if state is None else state.copy()
+        slots = self._slots_of(node.path())
+        if component == Component.FULL:
+            return slots
+        page = self.config.page_size
+        partners = self.pools.partners(self.pools.pages_of(slots))
+        windows = self.pools.component_slots(component, partners)
+        return np.where(np.repeat(partners, page) == 0, 0, windows)
 
     @reads
     def sizes(self) -> dict[str, Sizes]:
@@ -361,7 +389,7 @@ class UnifiedRadixCache:
         in the tree.
         """
         host, page = self._host_tier, self.config.page_size
-        threshold = -(-_required(self.config.host, self.config, "host").load_back_threshold_tokens // page)
+        threshold = -(-self._load_back_tokens // page)
         quota_pages = None if quota is None else require_count("quota", quota) // page
         started = host.load_backs.load_back(node, threshold, quota_pages)
         return None if started is None else LoadBack(self.pools.slots_of(started[0]), started[1])
@@ -403,6 +431,30 @@ class UnifiedRadixCache:
     def abandon(self, ticket: LoadBackTicket) -> None:
         """Cancel the ticket of a load-back. Raises ReceiptError when it was claimed or abandoned before."""
         self._host_tier.load_backs.cancel(ticket)
+
+    @verb
+    def backup(self, node: Node) -> bool:
+        """Queue copies to the host of what of the path to a node is not there yet, with any policy and number of hits.
+
+        False when some of it cannot be copied now. The next `step` starts them. Raises StaleHandleError when the node
+        is not in the tree.
+        """
+        host = self._host_tier
+        self.tree.require(node)
+        return host.backups.back_up(node)
+
+    @verb
+    def set_thresholds(self, backup_hits: int | None = None, load_back_tokens: int | None = None) -> None:
+        """Change from how many hits on a node is backed up, and below how many FULL tokens nothing is loaded back.
+
+        None leaves a threshold unchanged. With write_back a node is backed up when it leaves the device, with any hits.
+        """
+        host = self._host_tier
+        hits = None if backup_hits is None else require_count("backup_hits", backup_hits)
+        tokens = None if load_back_tokens is None else require_count("load_back_tokens", load_back_tokens)
+        if hits is not None:
+            self._backup_hits = host.backups.min_hits = hits
+        self._load_back_tokens = self._load_back_tokens if tokens is None else tokens
 
     @verb
     def lock_host(self, node: Node) -> LockReceipt:

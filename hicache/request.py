@@ -341,6 +341,7 @@ class RequestManager:
             component_host_hit_lengths={},
             branching_seqlen=None,
             tokens_refused={**found.tokens_refused, ADMISSION: refused},
+            full_kv_hit_length=found.full_kv_hit_length,
         )
 
     def _missing(self, tokens: int, held: int) -> int:

@@ -197,6 +197,7 @@ class MatchResult:
     `branching_seqlen`: where a state should be kept so that the next such prompt matches further, or None.
     `tokens_refused`: FULL tokens past the best match, by the component that cut them: how much shorter the match became
     with it than with those before it, in component order. A component that cut nothing may be absent.
+    `full_kv_hit_length`: FULL tokens from the root on device or host, without other components; None: not known.
     """
 
     device_indices: Slots
@@ -207,6 +208,7 @@ class MatchResult:
     branching_seqlen: int | None
     # Adapters that were written before it was there give none.
     tokens_refused: Mapping[str, int] = field(default_factory=dict)
+    full_kv_hit_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from hicache.errors import SlotError
-from hicache.types import Slots
+from hicache.types import NO_SLOTS, Slots
 
 
 class PageAllocator:
-    """Hands out pages 1..capacity, all or nothing, and takes each back once."""
+    """Hands out pages 1..capacity, all or nothing, and takes each back once.
+
+    `freed`: the pages that were taken back, if someone asked for them, else None.
+    """
 
     def __init__(self, name: str, capacity_pages: int) -> None:
         self.name = name
@@ -20,6 +23,7 @@ class PageAllocator:
         self._mark = np.zeros(capacity_pages + 1, dtype=np.int64)
         self._order = np.arange(capacity_pages + 1)
         self.free_pages = capacity_pages
+        self.freed: list[Slots] | None = None
 
     def allocate(self, pages: int) -> Slots | None:
         """So many pages, int64 [pages], or None when fewer are free. Raises ValueError on a negative number."""
@@ -38,6 +42,8 @@ class PageAllocator:
         self._stack[self.free_pages : self.free_pages + len(pages)] = pages[::-1]
         self.free_pages += len(pages)
         self._is_held[pages] = False
+        if self.freed is not None:
+            self.freed.append(pages.copy())
 
     def check_held(self, pages: Slots) -> None:
         """Raise SlotError unless each page is allocated, and named once."""
@@ -53,6 +59,11 @@ class PageAllocator:
         found = self._mark[pages]
         if found.tobytes() != order.tobytes():
             raise SlotError(f"{self.name}: pages {pages[found != order].tolist()} are named twice")
+
+    def take_freed(self) -> Slots:
+        """The pages that became free since the last call, int64 [pages]. The first call begins to note them."""
+        freed, self.freed = self.freed, []
+        return np.concatenate(freed) if freed else NO_SLOTS
 
     def free_set(self) -> Slots:
         """The free pages, in no order, in a new array."""

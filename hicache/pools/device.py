@@ -40,6 +40,12 @@ class DevicePools(TierPools):
         """The slots of FULL pages in order: int64 [pages * page_size]."""
         return self._slots.take(pages, axis=0).reshape(-1) if self.page_size > 1 else pages.copy()
 
+    def component_slots(self, component: str, pages: Slots) -> Slots:
+        """The slots of a component's own pages in order: int64 [pages * page_size], of MAMBA one for each state."""
+        if component == Component.MAMBA or self.page_size == 1:
+            return pages.copy()
+        return (pages[:, None] * self.page_size + np.arange(self.page_size)).reshape(-1)
+
     def pages_of(self, slots: Slots) -> Slots:
         """The pages of whole, aligned runs of slots. Raises SlotError for anything else."""
         require_slots(slots)

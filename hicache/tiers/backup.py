@@ -25,7 +25,7 @@ class BackupManager:
 
     `cache.step` calls `take_over`, then `start_due`, then starts the copies that were queued. `cache.reset` calls
     `free_target` for each copy that it aborts. `listeners`: called with each node whose copy has arrived, parents
-    first.
+    first. `min_hits`: how many hits a node needs before it is backed up.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class BackupManager:
         config = tree.config.host
         assert config is not None, "backups need a host tier"
         is_selective = config.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
-        self._min_hits = config.selective_hits if is_selective else 0
+        self.min_hits = config.selective_hits if is_selective else 0
 
     # When a node is backed up.
 
@@ -69,7 +69,7 @@ class BackupManager:
         # Evictions on the way must not take the node, which the caller of cache.insert is about to lock.
         pins = self._pin(node)
         for step in node.path():
-            if step.hit_count < self._min_hits:
+            if step.hit_count < self.min_hits:
                 break
             if self.lacking(step) and step.backup_failures < MAX_BACKUP_FAILURES and not self.enqueue(step):
                 break
@@ -83,6 +83,10 @@ class BackupManager:
         steps = [] if self._tree.is_write_back else node.path()
         without = (step for step in steps if step.host[FULL].value is None and step.host[FULL].transfer is None)
         return all(self.enqueue(step) for step in without)
+
+    def back_up(self, node: Node) -> bool:
+        """Back up what of the path to a node is on the device alone; False when some of it cannot be copied now."""
+        return all(self.enqueue(step) for step in node.path() if self.lacking(step))
 
     def lacking(self, node: Node) -> list[TreeComponent]:
         """The components of a node that are on the device, not on the host, and not being copied to the host."""
