@@ -353,7 +353,6 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
         return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
 
     def _open(self) -> tuple[Any, Any]:
-        (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
         (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
         kinds, named = self.component_type(), self.config.components
         params = params_type(
@@ -368,7 +367,11 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
             tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
             **self.open_options(),
         )
-        return cache_type(params), params
+        return self.cache_type()(params), params
+
+    def cache_type(self) -> Any:
+        """The class of SGLang's cache."""
+        return import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")[0]
 
 
 def chunk_size(config: CacheConfig) -> int:

@@ -70,6 +70,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.storage.mooncake": (*GROUND, "hicache.storage", "mooncake", "numpy"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.integrations": ("hicache.moved",),
+    "hicache.integrations.sglang_slots": (*GROUND, "hicache.transfer", "numpy", TORCH),
+    "hicache.integrations.sglang_radix_cache": (*CORE, "hicache.integrations.sglang_slots", "numpy", TORCH),
     "hicache.testing.adapters": ("hicache.moved",),
     "hicache.moved": (),
     "hicache.transfer": (*GROUND, "hicache.storage"),
