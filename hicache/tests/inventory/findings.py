@@ -18,6 +18,7 @@ ENGINES = {
     "sglang": "SGLang",
     "vllm": "vLLM",
     "lmcache": "LMCache",
+    "lmdeploy": "lmdeploy",
     "mini_sglang": "mini-sglang",
     "nano_vllm": "nano-vllm",
 }
