@@ -264,6 +264,20 @@ def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver:
     assert found == expected, f"REQ-1: a request computed four pages and finished: expected {expected}, got {found}"
 
 
+@clause("REQ-11", needs=LOOKING, verbs=False)
+def test_nothing_is_cached_that_no_request_computed(driver: Scenario) -> None:
+    # After each verb the driver compares what is cached with what was computed.
+    first = driver.admit_pages([1, 2, 3, 4], tail=1)
+    driver.checkpoint(first.request, driver.tokens_in_pages(2))
+    second = driver.admit_pages([1, 2, 5], tail=1)
+    driver.abort(first.request)
+    driver.decode(second, [6])
+    driver.finish(second.request)
+    found, whole = driver.cached_pages([1, 2, 3, 4]), driver.tokens_in_pages(2)
+    expected = 4 if driver.geometry.publish is Publish.SCHEDULED else expected_pages(driver, 2, [whole], whole + 1)
+    assert found <= expected, f"REQ-11: two of four pages were computed: expected {expected} cached, got {found}"
+
+
 # EVICT-1, EVICT-2: what makes room.
 
 

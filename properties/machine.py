@@ -105,7 +105,7 @@ class CacheMachine(RuleBasedStateMachine):
     def sync(self) -> None:
         """Update the oracle from one snapshot: remove what was evicted."""
         if self.blocks is not None:
-            self.blocks.sync(self.driver.block_snapshot())
+            self.blocks.adopt(self.driver.block_snapshot())
         else:
             self.observe(self.driver.snapshot())
 

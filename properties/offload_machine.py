@@ -7,7 +7,6 @@ from hypothesis.stateful import multiple, rule
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission
-from hicache.testing.driving.prompts import cut
 from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import Component, Key, Namespace, Tier
 
@@ -21,8 +20,7 @@ PLACE = st.integers(0, 9)
 class OffloadMachine(RequestVerbs):
     """The verbs of requests, and the transfers between them.
 
-    `waiting`: the numbers of requests that wait for a retrieval. `stored`: what may come to be found, once its store
-    ends.
+    `waiting`: the numbers of requests that wait for a retrieval.
     """
 
     requests = RequestVerbs.requests
@@ -30,7 +28,6 @@ class OffloadMachine(RequestVerbs):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: set[int] = set()
-        self.stored: list[Key] = []
 
     def caches(self) -> st.SearchStrategy[CacheConfig]:
         listed = geometric(self.adapter_type.configurations() or (), self.components, self.sidecars)
@@ -113,16 +110,6 @@ class OffloadMachine(RequestVerbs):
     def end(self, number: int, is_finished: bool) -> None:
         self.waiting.discard(number)
         super().end(number, is_finished)
-
-    def cached(self, number: int) -> None:
-        self.stored.append(cut(self.keys[number], self.computed[number], self.config))
-        self.sync()
-
-    def sync(self) -> None:
-        assert self.blocks is not None, "a cache of chunks shows a BlockSnapshot"
-        for key in self.stored:
-            self.blocks.permit(key)
-        super().sync()
 
     def give_back(self) -> None:
         """Also end all transfers: every slot is free, or free to evict on the host (FLOW-7)."""

@@ -9,7 +9,6 @@ from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Admission, Capability
-from hicache.testing.geometry import Publish
 from hicache.testing.models.tree import ExpectedMatch
 from hicache.types import SHARED, Component, Handle, Key, Namespace
 
@@ -160,7 +159,6 @@ class RequestVerbs(CacheMachine):
             # to do without its hit.
             admission = self.admission_of(key)
             hit = 0 if admission is None else admission.cached_tokens
-            self.scheduled(key)
             self.sync()
             return ExpectedMatch(hit, hit, {}), admission
         found = len(key.tokens) - self.driver.geometry.recomputed_tokens
@@ -169,15 +167,10 @@ class RequestVerbs(CacheMachine):
         self.sync()
         return known, admission
 
-    def scheduled(self, key: Key) -> None:
-        """Tokens were scheduled: allow that they are already cached, if the geometry says so."""
-        if self.blocks is not None and self.driver.geometry.publish is Publish.SCHEDULED:
-            self.blocks.permit(key)
-
     def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
         """Give a request slots for more tokens; False without room. `longer`: its key with them."""
+        self.permit(number)
         is_granted = self.driver.extend(self.handles[number], tokens) is not None
-        self.scheduled(longer if is_granted else self.keys[number])
         self.sync()
         return is_granted
 
@@ -217,12 +210,13 @@ class RequestVerbs(CacheMachine):
 
     def cached(self, number: int) -> None:
         """A request may have cached what it computed."""
-        key = self.keys[number]
-        if self.blocks is not None:
-            self.blocks.permit(Key(key.tokens[: self.computed[number]], key.namespace))
-        else:
-            self.model.permit(key)
+        self.permit(number)
         self.sync()
+
+    def permit(self, number: int) -> None:
+        """Allow that a request cached any part of its prompt. Of blocks the driver knows what was computed."""
+        if self.blocks is None:
+            self.model.permit(self.keys[number])
 
     # Internal.
 

@@ -138,7 +138,11 @@ def test_any_mix_of_requests_from_outside(search: Search, components: tuple[str,
     _from_outside(search, BlackBoxRequests, components)
 
 
-@clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
+@clause(
+    *("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", "REQ-11"),
+    needs=(*LOOKING, Capability.REQUESTS),
+    verbs=False,
+)
 @pytest.mark.parametrize(
     ("components", "sidecars"), OF_REQUESTS, ids=["+".join(names + extra) for names, extra in OF_REQUESTS]
 )

@@ -32,6 +32,7 @@ class BlockView(View):
         self.shows_blocks = self.is_shown
         self._geometry = geometry_of(config)
         self._contents = TableContents(adapter, config)
+        self._model = BlockModel(config)
         self._operations = operations
         self._before: tuple[int, BlockSnapshot] | None = None
         self._refused: int | None = None
@@ -50,12 +51,12 @@ class BlockView(View):
     # What a cache of blocks shows.
 
     def cached_length(self, key: Key) -> int:
-        return self._model().expected_hit(key, len(key.tokens)) if self.is_shown else 0
+        return self._shown_model().expected_hit(key, len(key.tokens)) if self.is_shown else 0
 
     def expected_admission(self, key: Key, *, is_alone: bool) -> int | None:
         if not self.is_shown:
             return None
-        hit = self._model().expected_admission(key)
+        hit = self._shown_model().expected_admission(key)
         needed = self._geometry.blocks_of(len(key.tokens), hit=hit, window=self._config.sliding_window_size or 0)
         # A request that runs alone does without a hit beside which it does not fit.
         is_beside = self._geometry.fits(needed, self._geometry.in_blocks(self._config.capacity_tokens))
@@ -97,10 +98,12 @@ class BlockView(View):
 
     def compute(self, running: RunningRequest, tokens: int) -> None:
         self._contents.compute(running, tokens)
+        self._model.compute(running.upto(tokens))
 
     def schedule(self, running: RunningRequest) -> None:
         if self._geometry.publish is Publish.SCHEDULED:
             self._contents.compute_kv(running, len(running.key.tokens))
+            self._model.compute(running.key)
 
     def verify(self, running: RunningRequest) -> None:
         self._contents.verify(running)
@@ -110,10 +113,9 @@ class BlockView(View):
 
     # The checks of a snapshot.
 
-    def _model(self) -> BlockModel:
-        model = BlockModel(self._config)
-        model.adopt(self._adapter.block_snapshot())
-        return model
+    def _shown_model(self) -> BlockModel:
+        self._model.adopt(self._adapter.block_snapshot())
+        return self._model
 
     def _check_snapshot(self, snapshot: BlockSnapshot, running: Collection[RunningRequest]) -> None:
         departures = clauses_not_checked(self._adapter.profile, self._adapter.departures)
@@ -130,6 +132,10 @@ class BlockView(View):
         if snapshot.offload is not None:
             self._check_offload(snapshot.offload, departures)
         self._before = (now, snapshot)
+        # What storage has may have been computed before the cache was opened.
+        if "REQ-11" not in departures and self._config.storage is None:
+            self._model.adopt(snapshot)
+            self._model.require_computed(self.verb)
         self._contents.verify_blocks(snapshot)
 
     def _check_offload(self, view: OffloadView, departures: frozenset[str]) -> None:

@@ -109,8 +109,9 @@ class Driver:
         """Raise InvariantError unless every law holds and every byte is right."""
         self.view.check(self.running.values(), is_awaited=bool(self.loads or self.prefetches))
 
-    def verb_done(self) -> None:
-        """Count a verb, and check everything when it is due."""
+    def verb_done(self, verb: str = "a verb") -> None:
+        """Count a verb, and check everything when it is due. `verb`: its name, for the message of a violation."""
+        self.view.verb = verb
         end_if_forked(self._process)
         for prefetch in self.prefetches.values():
             prefetch.record_length(self.cached_length_of(prefetch.key))
@@ -356,7 +357,7 @@ class Driver:
             raise violation("MATCH-1", f"lookup of {self.elements(key)} elements", f"{expected} of them cached", cached)
         if self.config.host is None:
             self._require_kept("lookup", key, cached, self.elements(key))
-        self.verb_done()
+        self.verb_done("lookup")
         return cached
 
     def cached_length_of(self, key: Key) -> int:
@@ -380,7 +381,7 @@ class Driver:
                 self._require_hit(key, hit, admission)
             self._require_admitted(key, admission)
             self._start(key, admission)
-        self.verb_done()
+        self.verb_done("admit")
         return admission
 
     def resume(self, request: Handle) -> Admission | None:
@@ -405,7 +406,7 @@ class Driver:
             self.locks.renew(running.owner)
             running.is_early = running.is_early and admission.cached_tokens == cached
             self._take(running, admission)
-        self.verb_done()
+        self.verb_done("resume")
         return admission
 
     def wait_request_layer(self, request: Handle, pool: str, layer: int) -> bool:
@@ -451,7 +452,7 @@ class Driver:
             running.key = replace(running.key, tokens=np.concatenate((running.key.tokens, added)))
             self._renew_table(running, table)
             self.view.schedule(running)
-        self.verb_done()
+        self.verb_done("extend")
         return table
 
     def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
@@ -463,7 +464,7 @@ class Driver:
         self.view.verify(running)
         if self.geometry.publish is not Publish.REQUEST:
             self._cached(running)
-        self.verb_done()
+        self.verb_done("checkpoint")
         return running.table
 
     def finish(self, request: Handle) -> None:
@@ -472,22 +473,22 @@ class Driver:
         self.view.compute(running, len(running.key.tokens))
         self.adapter.finish(request)
         self._cached(running)
-        self._end(running)
+        self._end(running, "finish")
 
     def abort(self, request: Handle) -> None:
         """Release everything that the request holds, also while it loads or is preempted."""
         self.adapter.abort(request)
         if self.preempted.pop(id(request), None) is None:
-            self._end(self.running[id(request)])
+            self._end(self.running[id(request)], "abort")
         else:
-            self.verb_done()
+            self.verb_done("abort")
 
     def preempt(self, request: Handle) -> None:
         """Release everything that a running request holds, until `resume` admits it again."""
         running = self._ready(request)
         self.adapter.preempt(request)
         self.preempted[id(request)] = running
-        self._end(running)
+        self._end(running, "preempt")
 
     # The host tier.
 
@@ -563,7 +564,7 @@ class Driver:
         """Apply the results of finished transfers, and start the queued ones."""
         self.adapter.step()
         self._update_loads()
-        self.verb_done()
+        self.verb_done("step")
 
     def pending(self, *kinds: TransferKind | StorageKind) -> Sequence[Pending]:
         """The transfers and requests to storage that a test can advance, of these kinds or of all, oldest first."""
@@ -648,7 +649,7 @@ class Driver:
         waiting = list(self._in_flight())
         if waiting:
             raise violation("FLOW-4", "drain", "nothing in flight", waiting)
-        self.verb_done()
+        self.verb_done("drain")
         if not self.prefetches:
             self.view.require_no_prefetch()
 
@@ -830,10 +831,10 @@ class Driver:
         self.locks.renew(running.owner)
         self.view.set_table(running, table)
 
-    def _end(self, running: RunningRequest) -> None:
+    def _end(self, running: RunningRequest, verb: str) -> None:
         del self.running[id(running.request)]
         self.locks.release(running.owner)
-        self.verb_done()
+        self.verb_done(verb)
 
     # Checks of the host tier and of transfers.
 

@@ -31,7 +31,7 @@ class View(ABC):
     """One design of cache, as a driver sees it.
 
     `is_shown`: the adapter declares SNAPSHOT. Otherwise nothing is known to be cached, in flight or resident, and the
-    checks of these hold. `shows_blocks`: the adapter has a BlockSnapshot.
+    checks of these hold. `shows_blocks`: the adapter has a BlockSnapshot. `verb`: the one that was called last.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -39,6 +39,7 @@ class View(ABC):
         self._config = config
         self.is_shown = Capability.SNAPSHOT in adapter.capabilities
         self.shows_blocks = False
+        self.verb = "a verb"
 
     # What a cache shows.
 

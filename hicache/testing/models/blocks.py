@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hicache.config import CacheConfig
-from hicache.errors import InvariantError
 from hicache.testing.geometry import geometry_of
 from hicache.testing.snapshot import BlockSnapshot
+from hicache.testing.violation import violation
 from hicache.types import Component, Key, Namespace
 
 TOKEN_BYTES = 4
@@ -15,7 +15,7 @@ Cached = tuple[str, Namespace, bytes]
 
 
 class BlockModel:
-    """Which prefixes are cached, by component. It has no blocks, no references and no order.
+    """Which prefixes are cached, by component, and which were computed. It has no blocks, no references and no order.
 
     A block counts with its whole prefix: FULL and SWA have the data of the block's own tokens, MAMBA has the state
     after the prefix. A chunk counts as a block of FULL, on any tier.
@@ -26,7 +26,7 @@ class BlockModel:
         self._geometry = geometry_of(config)
         self._window = config.sliding_window_size or 0
         self.cached: set[Cached] = set()
-        self._permitted: set[Cached] = set()
+        self._computed: set[Cached] = set()
 
     def expected_hit(self, key: Key, limit: int) -> int:
         """The longest prefix of at most `limit` tokens that every component can serve.
@@ -42,25 +42,23 @@ class BlockModel:
         """What an admission must find: the last tokens may have to be computed in any case."""
         return self.expected_hit(key, len(key.tokens) - self._geometry.recomputed_tokens)
 
-    def permit(self, key: Key) -> None:
-        """Allow that a request cached any part of its prompt; the next `sync` finds which part."""
+    def compute(self, key: Key) -> None:
+        """A request computed a prompt: each part of it may be cached from now on."""
         data = _data(key)
         for component in self._components:
             step = self._geometry.cached_tokens(component)
             ends = range(step, len(key.tokens) + 1, step)
-            self._permitted.update((component, key.namespace, data[: end * TOKEN_BYTES]) for end in ends)
-
-    def sync(self, snapshot: BlockSnapshot) -> None:
-        """Take over the contents of a cache. Raises InvariantError when it has a prefix that no request computed."""
-        now = _content(snapshot)
-        for component, namespace, prefix in now - self.cached - self._permitted:
-            tokens = len(prefix) // TOKEN_BYTES
-            raise InvariantError(f"EVICT-1: {component}: a prefix of {tokens} tokens of {namespace} appeared")
-        self.cached, self._permitted = now, set()
+            self._computed.update((component, key.namespace, data[: end * TOKEN_BYTES]) for end in ends)
 
     def adopt(self, snapshot: BlockSnapshot) -> None:
-        """Take over the contents of a cache without a check."""
+        """Take over the contents of a cache."""
         self.cached = _content(snapshot)
+
+    def require_computed(self, verb: str) -> None:
+        """Raise InvariantError when a prefix is cached that no request computed. `verb`: the one that was called."""
+        for component, namespace, prefix in self.cached - self._computed:
+            place = f"{verb}: a prefix of {len(prefix) // TOKEN_BYTES} tokens of {component}, {namespace}"
+            raise violation("REQ-11", place, "not cached, as no request computed it", "cached")
 
     def _needed(self, key: Key, length: int) -> set[Cached]:
         data, needed = _data(key), set[Cached]()

@@ -9,6 +9,8 @@ from typing import ClassVar
 from hicache.config import CacheConfig
 from hicache.request import Request
 from hicache.testing.adapter import Capability
+from hicache.testing.caches.block_cache import BlockCache, BlockCacheConfig, BlockRequest, Content
+from hicache.testing.caches.blocks import CONFIGURATIONS, BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish, geometry_of
@@ -81,6 +83,51 @@ class LateTree(ReferenceAdapter):
         """Free the copies of a request that has ended."""
         for _, slots in self.copies.pop(request, ()):
             self.cache.free(slots)
+
+
+FULL_ALONE = [config for config in CONFIGURATIONS if config.components == ("full",)]
+"""The geometries of the block cache that have FULL alone."""
+
+
+class GivingBack(BlockCache):
+    """Blocks that a request never wrote have their old content again when it ends, as in exllamav3.
+
+    With the next token it publishes what was computed until then.
+    """
+
+    def __init__(self, config: BlockCacheConfig, **hooks: object) -> None:
+        super().__init__(config, **hooks)  # type: ignore[arg-type] # by name
+        self.before: dict[int, Content] = {}
+
+    def extend(self, request: BlockRequest, tokens: Tokens) -> bool:
+        self.checkpoint(request, len(request.tokens))
+        return super().extend(request, tokens)
+
+    def abort(self, request: BlockRequest) -> None:
+        blank = request.tables[0][-(-request.computed // self.block_tokens[0]) :]
+        super().abort(request)
+        for number in blank if self.config.publish is not Publish.SCHEDULED else ():
+            if number in self.before:
+                self._store(self._blocks[number], self.before.pop(number))
+
+    def _allocate(self) -> int:
+        content = self._blocks[next(iter(self._queue))].content
+        number = super()._allocate()
+        self.before.pop(number, None)
+        if content is not None:
+            self.before[number] = content
+        return number
+
+
+class GivingBackAdapter(BlockCacheAdapter):
+    """By requests. What is given back counts as used then, which is an order of its own."""
+
+    departures = frozenset({"EVICT-2"})
+    cache_type = GivingBack
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        return [config for config in FULL_ALONE if not config.geometry.lookahead]
 
 
 def with_geometry(config: CacheConfig, **rules: object) -> GeometricConfig:

@@ -199,12 +199,14 @@ def test_an_admission_leaves_a_token_to_compute() -> None:
 
 
 def test_a_prefix_that_nobody_computed_is_refused() -> None:
-    model, key = BlockModel(CONFIG), make_key(range(4), SHARED)
-    model.permit(key)
-    model.sync(shown(cached(FULL, 1, 2), cached(MAMBA, 2, 4)))
-    model.sync(shown(cached(FULL, 1, 2)))
-    with pytest.raises(InvariantError, match=r"^EVICT-1: mamba: a prefix of 4 tokens"):
-        model.sync(shown(cached(MAMBA, 2, 4)))
+    model = BlockModel(CONFIG)
+    model.compute(make_key(range(4), SHARED))
+    for known in ((cached(FULL, 1, 2), cached(MAMBA, 2, 4)), (cached(FULL, 1, 2),), (cached(MAMBA, 2, 4),)):
+        model.adopt(shown(*known))
+        model.require_computed("finish")
+    model.adopt(shown(cached(FULL, 1, 2), cached(FULL, 2, 6)))
+    with pytest.raises(InvariantError, match=r"^REQ-11: finish: a prefix of 6 tokens of full"):
+        model.require_computed("finish")
 
 
 # The bytes.

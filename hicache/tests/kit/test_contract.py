@@ -26,7 +26,7 @@ CLAUSES_BY_SECTION = {
     "FETCH": 11,
     "RANK": 8,
     "CONF": 7,
-    "REQ": 10,
+    "REQ": 11,
     "REUSE": 7,
     "STATE": 2,
     "FLOW": 13,

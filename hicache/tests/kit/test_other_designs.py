@@ -9,7 +9,7 @@ import pytest
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.report import Outcome
 from hicache.tests.kit.merged_blocks import MergedBlocks
-from hicache.tests.kit.other_designs import LateTree
+from hicache.tests.kit.other_designs import GivingBackAdapter, LateTree
 from hicache.tests.kit.suite_runs import run_apart
 
 REQUESTS = ("conformance/test_requests.py", "conformance/test_requests_alone.py")
@@ -25,6 +25,11 @@ OUTSIDE = f"{MACHINE}_from_outside[full]"
             MergedBlocks,
             ("conformance/test_reuse.py", f"{MACHINE}[full]", OUTSIDE),
             {"REUSE-4", "REUSE-7", "POOL-2", "REQ-2"},
+        ),
+        (
+            GivingBackAdapter,
+            (f"{MACHINE}[full]", f"{REQUESTS[1]}::test_nothing_is_cached_that_no_request_computed"),
+            {"REQ-11", "POOL-1", "REQ-3"},
         ),
     ],
 )
