@@ -8,6 +8,7 @@ import typer
 
 from hicache import __version__
 from hicache.cli.accuracy import accuracy_command
+from hicache.cli.bisect import bisect_command
 from hicache.cli.command import OneLineGroup
 from hicache.cli.explain import explain_command
 from hicache.cli.init_adapter import init_adapter_command
@@ -29,6 +30,7 @@ app.command("init-adapter")(init_adapter_command)
 app.command("verify")(verify_command)
 app.command("verify-storage")(verify_storage_command)
 app.command("accuracy")(accuracy_command)
+app.command("bisect")(bisect_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
 app.command("known-failures")(known_failures_command)

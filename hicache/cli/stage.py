@@ -22,7 +22,7 @@ from typing import Protocol, TextIO
 import hicache
 from hicache.cli.program import SAFE_PATH, program
 from hicache.storage.secrets import redacted
-from hicache.testing.plugin.options import OPTIONS
+from hicache.testing.plugin.options import ENGINE_SOURCE, OPTIONS
 from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
 from hicache.testing.report.run import (
@@ -81,8 +81,8 @@ class Verification:
 
     `keyword`: of the tests to run, as for pytest; empty for all. `stops`: end at the first failure. `jobs`: the number
     of processes that run the tests of a suite, by default one for each core. `timeout_s`: how long a stage may take.
-    `baseline`: the `run.json` of an earlier run, whose failures do not count. `profile` and `capabilities` are those of
-    the adapter.
+    `baseline`: the `run.json` of an earlier run, whose failures do not count. `engine_source`: the source tree that the
+    engine is imported from, or None. `profile` and `capabilities` are those of the adapter.
     """
 
     adapter: str
@@ -94,6 +94,7 @@ class Verification:
     jobs: int | None = None
     timeout_s: float = inf
     baseline: Path | None = None
+    engine_source: Path | None = None
     profile: str = NO_PROFILE
     capabilities: tuple[str, ...] = ()
 
@@ -188,6 +189,7 @@ class SuiteStage:
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
             *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory / "run.json"), *known),
             *(["--hicache-baseline", str(verification.baseline)] if verification.baseline else []),
+            *([ENGINE_SOURCE.flag, str(verification.engine_source)] if verification.engine_source else []),
             "--hicache-repeat",
             *(["--hicache-quick"] if verification.quick else []),
             *(["-k", verification.keyword] if verification.keyword else []),

@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 
 from hicache.cli.accuracy import missing_libraries
-from hicache.cli.command import REFERENCE, known_names, nearest, number, say, writable_folder
+from hicache.cli.command import REFERENCE, known_names, nearest, number, option, say, writable_folder
 from hicache.cli.described import Described, describe
 from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.devices import missing_device
+from hicache.testing.engine_source import use_source
 from hicache.testing.levels import NOTHING, Level
 from hicache.testing.report.targets import FILES
 from hicache.testing.requirements import unsupported_transformers
@@ -59,6 +60,7 @@ REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given
 ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
 KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
 JOBS_HELP = "Processes for the tests of each stage; 1: one stage at a time. Default: one per core, for ranks half more."
+SOURCE_HELP = "Source tree to import the engine from. Default: the engine that is installed."
 DEVICE_HELP = "Torch device to open the cache on, such as cuda or cuda:1. Default: the device of each configuration."
 TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
@@ -91,8 +93,17 @@ class Expected:
         return told if self.baseline is None else [*told, *self.baseline.summary(executions)]
 
 
+def used_source(context: typer.Context, path: Path | None) -> Path | None:
+    """The callback of --engine-source: the engine is imported from there until the command ends."""
+    if path is not None:
+        with option("--engine-source"):
+            context.call_on_close(use_source(path))
+    return path
+
+
 def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
+    engine_source: Annotated[Path | None, typer.Option(callback=used_source, metavar="PATH", help=SOURCE_HELP)] = None,
     full: Annotated[bool, typer.Option("--full", help=FULL_HELP)] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")] = Path("reports"),
     known_failures: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help=KNOWN_HELP)] = None,
@@ -127,14 +138,13 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     - 3: no test failed, but a required level was not checked as a whole.
     - 130: interrupted.
     """
-    known = listed_failures(known_failures)
+    known, levels = listed_failures(known_failures), _levels(require)
     _check_selection(only or (), keyword)
-    levels = _levels(require)
     adapter += _on_device(device)
     cache, console, limit_s = describe(adapter), Console(emoji=False), inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
-    settings = (adapter, not full, _checked(report), known_failures, keyword, stops, jobs, limit_s, baseline)
-    verification = Verification(*settings, profile=cache.profile, capabilities=cache.capabilities)
+    chosen = (adapter, not full, _checked(report), known_failures, keyword, stops, jobs, limit_s, baseline)
+    verification = Verification(*chosen, engine_source, cache.profile, cache.capabilities)
     if warning:
         say(console, warning, style="yellow")
     stages, narrowed = _chosen(verification, cache, only, console)

@@ -124,8 +124,24 @@ OF_VERIFY = (
     *numbers(VERIFY, "--jobs"),
     *shares(VERIFY, "--timeout", "0"),
     Wrong(VERIFY, "--require", "beside nothing", "device", "nothing and device contradict each other"),
+    Wrong(VERIFY, "--engine-source", MISSING, "no_such_folder", "is not a folder"),
+    Wrong(VERIFY, "--engine-source", FOLDER, "file"),
+    Wrong(VERIFY, "--engine-source", MALFORMED, "folder", "has no Python package"),
     Wrong(VERIFY, "--device", UNKNOWN, "gpu"),
     Wrong(VERIFY, "--device", UNKNOWN, "cudaa", "'cudaa' is not a device of torch"),
+)
+BISECT = "bisect --engine-source folder --report out --adapter mine:Adapter"
+OF_BISECT = (
+    Wrong("bisect --engine-source folder --report out", "--adapter", UNKNOWN, "mine", "package.module:Class"),
+    Wrong("bisect --adapter mine:Adapter --report out", "--engine-source", MISSING, "no_such_folder"),
+    Wrong("bisect --adapter mine:Adapter --report out", "--engine-source", FOLDER, "file"),
+    Wrong(BISECT, "--good", UNKNOWN, "v1", "not a git repository"),
+    Wrong(BISECT, "--bad", UNKNOWN, "v2", "needs --good"),
+    Wrong(BISECT, "--clause", UNKNOWN, "LOCK-33", "did you mean LOCK-3"),
+    Wrong(BISECT, "--only", UNKNOWN, "conformity", "did you mean conformance"),
+    *sources(BISECT, "--known-failures", "file", "other.toml"),
+    *numbers(BISECT, "--jobs"),
+    *unwritable("bisect --engine-source folder --adapter mine:Adapter", "--report", is_folder=True),
 )
 OF_STORAGE = (
     Wrong(STORAGE, "--backend", UNKNOWN, "flie", "did you mean file"),
@@ -242,7 +258,7 @@ OF_OTHERS = (
     Wrong("serve-metadata --port 0", "--name", MALFORMED, "two names"),
 )
 
-ROWS = (*OF_VERIFY, *OF_STORAGE, *OF_REPLAY, *OF_MODELS, *OF_OTHERS)
+ROWS = (*OF_VERIFY, *OF_BISECT, *OF_STORAGE, *OF_REPLAY, *OF_MODELS, *OF_OTHERS)
 
 REPLAY_RECORD = {
     "trace": "x",
@@ -327,6 +343,7 @@ def _nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (
         "serve_metadata.signal.sigwait",
         "verify.verify",
+        "bisect.judge",
         "verify_storage.verify_storage",
         "replay_view.replay_with_progress",
     ):
