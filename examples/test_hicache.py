@@ -56,20 +56,46 @@ def verify(adapter: str, known: str, report: Path) -> int:
     return code
 
 
+def hit_lengths(report: Path) -> list[int]:
+    """How many tokens each prompt of the generated trace found on the device; none if it was not replayed."""
+    replay = report / "replay.json"
+    lengths: list[int] = (
+        json.loads(replay.read_text(encoding="ascii"))["hit_lengths"]["device"] if replay.exists() else []
+    )
+    return lengths
+
+
+def difference(hits: dict[str, list[int]]) -> str:
+    """The first prompt whose hit differs between two caches; empty if none does, as far as both replays go."""
+    (name, own), *others = hits.items()
+    for other, theirs in others:
+        for number, (expected, found) in enumerate(zip(own, theirs, strict=False)):
+            if expected != found:
+                return f"prompt {number}: {name} hit {expected} tokens, and {other} {found}"
+    return ""
+
+
 class TestPrefixCaches(unittest.TestCase):
     """Each cache of the engine that is installed."""
 
     def test_each_cache(self) -> None:
-        """No run may fail: one fails for a failure that is not listed, and for an obsolete entry of the list."""
+        """No run may fail: one fails for a failure that is not listed, and for an obsolete entry of the list.
+
+        All caches of the engine must hit the same tokens in the replay of the same trace.
+        """
+        hits: dict[str, list[int]] = {}
         engine = next((name for name in CORES if importlib.util.find_spec(name) is not None), None)
         if engine is None:
             self.skipTest(f"none of these is installed: {', '.join(CORES)}")
         for adapter, known in CORES[engine].items():
             with self.subTest(adapter), tempfile.TemporaryDirectory() as folder:
                 codes = [verify(adapter, known, Path(folder)) for _ in range(RUNS)]
+                hits[adapter] = hit_lengths(Path(folder))
                 failed = RUNS - codes.count(0)
                 print(f"{adapter}: {failed} of {RUNS} runs failed", flush=True)
                 assert not failed, f"exit codes of hicache verify: {codes}"
+        found = difference(hits) if hits else ""
+        assert not found, found
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from hicache.tests.docs.pages import ROOT
 JOB = (ROOT / "examples" / "test_hicache.py").read_text(encoding="utf-8")
 SOUND = "hicache.testing.caches.dictionary:DictionaryAdapter"
 BROKEN = "hicache.tests.proof.mutants.black_box:RadixEvictsLocked"
+
+HITS = "test_what_verbs_inserted_is_found"
 
 AS_PROGRAM = ("test_hicache.py",)
 AS_PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-s", "test_hicache.py")
@@ -36,10 +39,17 @@ def run_job(folder: Path, adapter: str, tests: str, *, words: tuple[str, ...] = 
 
 @pytest.mark.parametrize("words", [AS_PROGRAM, AS_PYTEST], ids=["program", "pytest"])
 def test_a_sound_cache_passes_and_its_witnesses_are_shown(tmp_path: Path, words: tuple[str, ...]) -> None:
-    code, output = run_job(tmp_path, SOUND, "EVICT or MATCH", words=words)
+    code, output = run_job(tmp_path, SOUND, f"{HITS} or test_an_eviction_frees", words=words)
     assert code == 0, f"got {code}: {output}"
     assert f"{SOUND}: 0 of 1 runs failed" in output, f"expected the count of runs, got {output}"
     assert "witnesses: " in output, f"expected what the run saw, got {output}"
+
+
+def test_caches_that_hit_other_tokens_are_told_apart() -> None:
+    job = runpy.run_path(str(ROOT / "examples" / "test_hicache.py"))
+    assert job["difference"]({"python": [0, 64, 128], "rust": [0, 64]}) == "", "a replay may end early"
+    found = job["difference"]({"python": [0, 64, 128], "rust": [0, 0, 128]})
+    assert found == "prompt 1: python hit 64 tokens, and rust 0", f"got {found}"
 
 
 def test_a_broken_cache_fails_the_job(tmp_path: Path) -> None:
@@ -49,6 +59,6 @@ def test_a_broken_cache_fails_the_job(tmp_path: Path) -> None:
 
 
 def test_a_run_that_shows_nothing_fails_the_job(tmp_path: Path) -> None:
-    code, output = run_job(tmp_path, SOUND, "KEY")
+    code, output = run_job(tmp_path, SOUND, HITS)
     assert code == 1, f"got {code}: {output}"
     assert "the run saw no evictions" in output, f"expected what is missing, got {output}"
