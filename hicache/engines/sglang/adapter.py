@@ -29,6 +29,7 @@ from hicache.engines.sglang.pools import (
     is_small,
     server_options,
 )
+from hicache.engines.sglang.rust_tree import RustLocks, RustNode, RustTree
 from hicache.engines.sglang.storage_tier import SglangStorageVerbs
 from hicache.engines.sglang.view import (
     INDEX,
@@ -87,6 +88,9 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
+    published: ClassVar[CacheConfig | None] = None
+    """The configuration of which SGLang's global settings are now."""
+
     # A node stays as long as it has FULL data, even if it lacks another component.
     departures = frozenset({"EVICT-6"})
 
@@ -99,7 +103,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
             self.departures |= {"INS-3"}  # a request without a state inserts nothing
         self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")
         (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
-        self.publish()
+        self._publish_own()
         self.pools = self.open_pools()
         self.cache, params = self._open()
         if config.host is not None:
@@ -242,7 +246,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
 
     def count_victims(self, component: str) -> int:
         """The number of nodes that hold a component on the device, locked ones included."""
-        return count_holding(self.cache.root_node, component)
+        return count_holding(self.root(), component)
 
     def reset(self) -> None:
         # SGLang's reset clears the tree and leaves it to the caller to free the slots.
@@ -307,7 +311,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
         """The snapshot of a cache whose nodes are visible."""
         storage = None if self.config.storage is None else self.storage_view()
         host = None if self.config.host is None else self.host_view()
-        return dataclasses.replace(self._view.snapshot(self.cache.root_node), host=host, storage=storage)
+        return dataclasses.replace(self._view.snapshot(self.root()), host=host, storage=storage)
 
     def sanity_check(self) -> None:
         # SGLang's check reports a node that is locked on the host as lost.
@@ -340,9 +344,13 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
         return handle
 
     def ask_match(self, key: Key) -> Any:
-        if MAMBA in self.config.components:
-            self.publish()
+        if MAMBA in self.config.components and SglangAdapter.published is not self.config:
+            self._publish_own()
         return self.cache.match_prefix(self.base.MatchPrefixParams(key=self.key_of(key)))
+
+    def _publish_own(self) -> None:
+        self.publish()
+        SglangAdapter.published = self.config
 
     def _evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> dict[str, int]:
         done = self.cache.evict(self.base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=mamba))
@@ -732,16 +740,44 @@ class Sglang0523Below(Sglang0523Python):
 
 
 class Sglang0523Rust(Sglang0523):
-    """SGLang 0.5.23 with its tree in Rust, whose nodes cannot be read."""
+    """SGLang 0.5.23 with its tree in Rust."""
 
-    capabilities = DEVICE | PARTIAL_LOCKS
     core = ("rust", "RustUnifiedTreeCore")
 
-    snapshot = CacheAdapter.snapshot
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        self._kinds = {
+            name: self.component_type()[name.upper()] for name in (FULL, SWA, MAMBA) if name in config.components
+        }
+        self._locks = RustLocks(self.cache.tree_core, self._kinds, config.sliding_window_size)
 
-    def count_victims(self, component: str) -> int:
-        # Victims cannot be counted: 1 stands for any number of them.
-        return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])
+    def tree(self) -> RustTree:
+        """The tree now."""
+        return RustTree(self.cache.tree_core, self._kinds, self._locks)
+
+    def root(self) -> RustNode:
+        return self.tree().root
+
+    def node_of(self, handle: Handle) -> RustNode:
+        return self.tree().nodes[handle]
+
+    def held_now(self, key: Key) -> int:
+        return int(self.cache.tree_core.match_full_device_prefix(self.key_of(key))[0])
+
+    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        tree = self.tree()
+        for lock in self._locks.locks_of(receipt.params, on_host=False):
+            for node in tree.covered(lock):
+                data = node.component_data[INDEX[lock.component]]
+                if data.lock_ref and data.value is not None:
+                    yield lock.component, node
+
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        tree = self.tree()
+        for lock in self._locks.locks_of(receipt.params, on_host=True):
+            for node in tree.covered(lock):
+                if node.component_data[INDEX[lock.component]].host_lock_ref:
+                    yield lock.component, node
 
 
 def parallel_fields(ranks: Topology) -> dict[str, int]:

@@ -27,7 +27,7 @@ on the device.
 
 
 Arriving = frozenset[tuple[int, str]]
-"""Host copies that are not yet acknowledged, by node identity and component."""
+"""Host copies that are not yet acknowledged, by the number of the node and component."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +58,10 @@ class SglangHostVerbs(HostVerbs):
     config: CacheConfig
     base: Any
     found: dict[Handle, Any]
+
+    def root(self) -> Any:
+        """SGLang's root node."""
+        return self.cache.root_node
 
     @abstractmethod
     def node_of(self, handle: Handle) -> Any:
@@ -142,10 +146,10 @@ class SglangHostVerbs(HostVerbs):
         free = self.host_pools.available()
         counts = {name: {True: 0, False: 0} for name in free}
         arriving = self._arriving()
-        for node in walk(self.cache.root_node):
+        for node in walk(self.root()):
             for name, by_lock in counts.items():
                 data = node.component_data[INDEX[name]]
-                if data.host_value is not None and (id(node), name) not in arriving:
+                if data.host_value is not None and (node.id, name) not in arriving:
                     by_lock[data.host_lock_ref > 0] += len(data.host_value)
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
 
@@ -154,15 +158,15 @@ class SglangHostVerbs(HostVerbs):
 
     def has_host_locks(self) -> bool:
         """Whether a node is locked on the host."""
-        nodes = walk(self.cache.root_node)
+        nodes = walk(self.root())
         return any(node.component_data[INDEX[name]].host_lock_ref for node in nodes for name in self.config.components)
 
     def host_view(self) -> HostView:
         """The host tier. Copies that are not yet acknowledged are shown as transfers."""
-        nodes, arriving = list(walk(self.cache.root_node)), self._arriving()
+        nodes, arriving = list(walk(self.root())), self._arriving()
         pins = self._count(nodes, (lock for one in self.own_receipts() for lock in self.locked_by(one)))
         below = self._count(nodes, (lock for one in self.own_host_receipts() for lock in self.host_locked_by(one)))
-        views = tuple([self._host_node(node, pins[id(node)], below[id(node)], arriving) for node in nodes])
+        views = tuple([self._host_node(node, pins[node.id], below[node.id], arriving) for node in nodes])
         pools = {name: self.host_pools.view(name) for name in self.config.components}
         return HostView(views, pools, tuple(self._backups()), {})
 
@@ -176,10 +180,10 @@ class SglangHostVerbs(HostVerbs):
         return iter(())
 
     def _count(self, nodes: Sequence[Any], locked: Iterable[Locked]) -> dict[int, dict[str, int]]:
-        """How often each node is locked, by its identity and by component."""
-        counts = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
+        """How often each node is locked, by its number and by component."""
+        counts = {node.id: dict.fromkeys(self.config.components, 0) for node in nodes}
         for name, node in locked:
-            counts[id(node)][name] += 1
+            counts[node.id][name] += 1
         return counts
 
     def _host_node(
@@ -187,7 +191,7 @@ class SglangHostVerbs(HostVerbs):
     ) -> HostNodeView:
         held = {name: node.component_data[INDEX[name]] for name in self.config.components}
         # SGLang also locks copies that are not yet acknowledged, which are shown as transfers.
-        there = {name: (id(node), name) not in arriving for name in held}
+        there = {name: (node.id, name) not in arriving for name in held}
         return HostNodeView(
             slots={name: self._shown(name, data) if there[name] else None for name, data in held.items()},
             locks={name: data.host_lock_ref if there[name] else 0 for name, data in held.items()},
@@ -207,7 +211,7 @@ class SglangHostVerbs(HostVerbs):
                 for name in self.config.components:
                     data = node.component_data[INDEX[name]]
                     slots, copied = own(data.value), self._shown(name, data)
-                    if slots is not None and copied is not None and (id(node), name) in arriving:
+                    if slots is not None and copied is not None and (node.id, name) in arriving:
                         device.setdefault(name, []).append(slots)
                         host.setdefault(name, []).append(copied)
             ends = [{name: np.concatenate(parts) for name, parts in end.items()} for end in (device, host)]
@@ -232,19 +236,19 @@ class SglangHostVerbs(HostVerbs):
     def _arriving(self) -> Arriving:
         nodes = [node for _, _, several in self.ongoing_writes() for node in several]
         return frozenset(
-            (id(node), name)
+            (node.id, name)
             for node in nodes
             for name in self.config.components
             if (slots := node.component_data[INDEX[name]].host_value) is not None and self.is_arriving(name, slots)
         )
 
     def _count_host(self, component: str) -> int:
-        nodes = walk(self.cache.root_node)
+        nodes = walk(self.root())
         return sum(node.component_data[INDEX[component]].host_value is not None for node in nodes)
 
     def _path(self, node: Any, above: Any) -> Slots:
         parts: list[Slots] = []
-        while node is not above:
+        while node.id != above.id:
             parts.append(np.array(node.component_data[INDEX[FULL]].value.numpy(), dtype=np.int64))
             node = node.parent
         return np.concatenate(parts[::-1]) if parts else np.empty(0, dtype=np.int64)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hicache.config import CacheConfig, ExecutorKind, Topology
 from hicache.engines.interface import release_of
-from hicache.engines.sglang.adapter import Sglang0513, Sglang0523Python, SglangAdapter
+from hicache.engines.sglang.adapter import Sglang0513, Sglang0523, Sglang0523Python, Sglang0523Rust, SglangAdapter
 from hicache.engines.sglang.host import Receipt, Ticket
 from hicache.engines.sglang.imports import import_from
 from hicache.engines.sglang.pools import arriving_slots
@@ -217,13 +217,21 @@ class Sglang0513Rank(SglangRank, Sglang0513):
     """A rank of SGLang 0.5.13.post1."""
 
 
-class Sglang0523Rank(SglangRank, Sglang0523Python):
-    """A rank of SGLang 0.5.23 with its tree in Python."""
+class _Rank0523(SglangRank, Sglang0523):
+    """What a rank of 0.5.23 has with any tree."""
 
     def is_arriving(self, component: str, slots: Any) -> bool:
         controller = self.cache.cache_controller
         started = [self._writes[number] for ack in controller.ack_write_queue for number in ack.node_ids]
         return bool(arriving_slots([*controller.write_queue, *started], component, slots).all())
+
+
+class Sglang0523Rank(_Rank0523, Sglang0523Python):
+    """A rank of SGLang 0.5.23 with its tree in Python."""
+
+
+class Sglang0523RustRank(_Rank0523, Sglang0523Rust):
+    """A rank of SGLang 0.5.23 with its tree in Rust."""
 
 
 def share_of(config: CacheConfig) -> CacheConfig:

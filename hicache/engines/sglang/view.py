@@ -37,10 +37,10 @@ class SglangView:
     def snapshot(self, root: Any) -> Snapshot:
         """The cache now, in copied values."""
         nodes = list(walk(root))
-        numbers = {id(node): number for number, node in enumerate(nodes)}
+        numbers = {node.id: number for number, node in enumerate(nodes)}
         views: list[NodeView] = []
         for node in nodes:
-            parent = numbers.get(id(node.parent), -1)
+            parent = numbers.get(node.parent.id, -1)
             views.append(self._node(node, parent, views[parent].end if parent >= 0 else 0))
         pools = {name: self._pools.view(name) for name in self._config.components}
         return Snapshot(tuple(views), pools, None, None)
