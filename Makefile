@@ -43,8 +43,8 @@ $(BIN)/tox: constraints.txt | $(BIN)/python
 
 # Each of these files says that .venv holds: the kit; what we work with; that and what runs models.
 .venv/kit: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing hicache[testing] into .venv: torch and what the kit imports."
-	$(INSTALL) --editable '.[testing]'
+	@echo "Installing hicache[torch,testing] into .venv: torch and what the kit imports."
+	$(INSTALL) --editable '.[torch,testing]'
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -12,7 +12,14 @@ class ConfigurationError(HiCacheError, ValueError):
 
 
 class MissingTorchError(ConfigurationError, ImportError):
-    """torch is not installed, and is needed. The message names the extra that installs it."""
+    """torch is needed and not installed. The message ends with the command that installs it."""
+
+    INSTALL = "pip install 'hicache[torch]'"
+
+    @classmethod
+    def of(cls, user: str) -> MissingTorchError:
+        """The error of `user`, which is what needs torch."""
+        return cls(f"{user} needs torch, which is not installed: {cls.INSTALL}")
 
 
 class ArgumentError(HiCacheError, ValueError):

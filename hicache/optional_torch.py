@@ -14,7 +14,7 @@ __all__ += ["torch"]
 def require_torch(user: str) -> None:
     """Raise MissingTorchError, which names the extra, where torch is not installed. `user`: what needs it."""
     if not HAS_TORCH:
-        raise MissingTorchError(f"{user} needs torch, which is not installed: pip install 'hicache[torch]'")
+        raise MissingTorchError.of(user)
 
 
 class _NotInstalled:

@@ -26,7 +26,7 @@ from hicache.testing.report.run import counted
 from hicache.testing.requirements import unsupported_transformers
 
 DTYPES = ("float32", "bfloat16")
-LIBRARIES = ("transformers", "lm_eval", "datasets", "safetensors")
+LIBRARIES = ("torch", "transformers", "lm_eval", "datasets", "safetensors")
 
 _Model = Annotated[
     str,

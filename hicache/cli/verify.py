@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,7 @@ from hicache.cli.accuracy import missing_libraries
 from hicache.cli.command import REFERENCE, known_names, nearest, number, option, say, writable_folder
 from hicache.cli.described import Described, describe
 from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
-from hicache.errors import ConfigurationError
+from hicache.errors import ConfigurationError, MissingTorchError
 from hicache.testing.adapter import Capability
 from hicache.testing.devices import missing_device
 from hicache.testing.engine_source import use_source
@@ -27,6 +28,7 @@ from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
     from hicache.testing.plugin.known_failures import Baseline, KnownFailure
+    from hicache.testing.report.matrix import ReasonGroup
     from hicache.testing.report.run import Execution
 
 
@@ -238,6 +240,8 @@ def left_out(cache: Described, *, quick: bool, device: str) -> dict[str, str]:
         reasons["replay"] = f"{cache.name} does not declare {' and '.join(one.name for one in lacking)}"
     if Capability.RANKS.name not in cache.capabilities:
         reasons["distributed_tests"] = f"{cache.name} does not declare RANKS"
+    elif find_spec("torch") is None:
+        reasons["distributed_tests"] = str(MissingTorchError.of("RANKS"))
     if Capability.BYTES.name not in cache.capabilities:
         reasons["accuracy"] = f"{cache.name} does not declare BYTES"
     elif quick:
@@ -262,6 +266,13 @@ def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
         return read_known_failures(path) if path else ()
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--known-failures") from error
+
+
+def skipped_without_torch(skips: Iterable[ReasonGroup]) -> Iterator[str]:
+    """A line for each reason of skipped tests that names the extra `torch`."""
+    for group in skips:
+        if MissingTorchError.INSTALL in group.reason:
+            yield f"skipped {group.executions} times: {group.reason}"
 
 
 def verify(
@@ -299,7 +310,7 @@ def verify(
             say(console, seen)
         if missing := untried(view):
             say(console, f"not verified: {missing}", style="bold yellow")
-        for remark in expected.remarks(merged.executions):
+        for remark in (*expected.remarks(merged.executions), *skipped_without_torch(view.skips)):
             say(console, remark)
         if on_gpu := untried_on_gpu(merged, CONTRACT):
             say(console, on_gpu, style="yellow")

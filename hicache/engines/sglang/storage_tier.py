@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -41,7 +41,7 @@ OWN_KEYS = (
 COMPONENT = {pool: component for component, pool in NAMES.items()}
 """The component of each of SGLang's host pools, by the pool's name."""
 
-Held = list[tuple[str, torch.Tensor]]
+Held: TypeAlias = "list[tuple[str, torch.Tensor]]"
 """Names of SGLang's host pools, with slots in them."""
 
 

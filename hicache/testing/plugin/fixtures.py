@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from hicache.config import CacheConfig
+from hicache.errors import MissingTorchError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.configurations import ON_MODEL
 from hicache.testing.contract import Checks
@@ -24,6 +25,7 @@ from hicache.testing.plugin.failures import recorded
 from hicache.testing.plugin.items import FINAL_CHECK
 from hicache.testing.plugin.options import BACKEND, adapter_path
 from hicache.testing.plugin.selection import (
+    NotOpened,
     Selection,
     adapter_of,
     backends_of,
@@ -46,7 +48,10 @@ DriverType = TypeVar("DriverType", bound=Driver)
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
     """The class under test, with randomly delayed transfers."""
-    return subject_of(pytestconfig).adapter.delayed()
+    adapter = subject_of(pytestconfig).adapter
+    if adapter is NotOpened:
+        pytest.skip(str(MissingTorchError.of("the reference cache over the backend")))
+    return adapter.delayed()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
-from hicache.errors import ConfigurationError
+from hicache.errors import ConfigurationError, MissingTorchError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import (
     OF_NAME,
@@ -33,6 +33,7 @@ from hicache.testing.plugin.options import (
     adapter_path,
 )
 from hicache.testing.report.run import Execution
+from hicache.testing.requirements import missing_libraries
 from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, read_subject
 
 OF_CONFIGURATIONS = frozenset(
@@ -86,13 +87,25 @@ def include_this_folder() -> None:
         sys.path.append(here)
 
 
+class NotOpened(CacheAdapter):
+    """Stands for the reference in a run of a storage backend without torch: tests that open a cache are skipped."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(self, config: CacheConfig) -> None:
+        raise MissingTorchError.of("the reference cache over the backend")
+
+
 def _load(config: pytest.Config) -> Subject:
     include_this_folder()
     path = adapter_path(config)
     try:
         adapter = load_adapter(path)
     except (ImportError, ValueError) as error:
-        message = f"{ADAPTER.source(config)}: {path}: {error}"
+        if isinstance(error, MissingTorchError) and path == DEFAULT_ADAPTER and BACKEND.text(config) is not None:
+            return Subject(path, NotOpened, ())
+        source = ADAPTER.source(config) if ADAPTER.text(config) else "the default adapter"
+        message = f"{source}: {path}: {error}"
         if ENGINE_SOURCE.text(config) is not None:
             pytest.exit(message, returncode=2)
         raise pytest.UsageError(message) from error
@@ -171,9 +184,12 @@ def _own_needs(checks: Checks) -> frozenset[Capability]:
 
 
 def _lacking(needs: Collection[Capability], adapter: type[CacheAdapter]) -> str:
-    """A message that names the needed capabilities which the adapter does not declare; empty when it declares all."""
+    """Why capabilities are not tested: the adapter does not declare them, or torch is missing; empty when they are."""
     lacking = [f"{one.name}: {one.value}" for one in Capability if one in needs and one not in adapter.capabilities]
-    return f"adapter {adapter.__name__} does not declare {'; '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"adapter {adapter.__name__} does not declare {'; '.join(lacking)}"
+    of_torch = [one.name for one in (Capability.CENSUS, Capability.RANKS) if one in needs]
+    return str(MissingTorchError.of(of_torch[0])) if of_torch and missing_libraries(("torch",)) else ""
 
 
 def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> bool:

@@ -1,1 +1,1 @@
-"""What works where hicache is installed without extras. Only the tox environment `bare` runs these tests."""
+"""What works where hicache is installed without extras, or with the kit alone. Only tox runs these tests."""

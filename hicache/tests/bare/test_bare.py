@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
+from typing import Any, cast
 
 import pytest
 
 import hicache
+from hicache.storage.file import FileStorage
 from hicache.testing.requirements import LIBRARIES
 
-BROUGHT_BY_OTHERS = {"pytest", "jinja2"}
-"""The environment installs pytest itself, and torch depends on jinja2."""
-
-MODELS = ("datasets", "lm_eval", "safetensors", "transformers")
+MODELS = ("datasets", "lm_eval", "safetensors", "torch", "transformers")
 KIT = ("hicache.cli", "hicache.suites", "hicache.testing")
 INSTALL = "pip install 'hicache[testing]'"
 SUITES = ("conformance", "distributed_tests", "properties")
@@ -47,7 +46,7 @@ def test_the_wheel_is_tested_and_not_the_checkout() -> None:
     assert "site-packages" in hicache.__file__, f"hicache is imported from {hicache.__file__}"
 
 
-@pytest.mark.parametrize("library", [*sorted(set(LIBRARIES) - BROUGHT_BY_OTHERS), *MODELS])
+@pytest.mark.parametrize("library", [*sorted(set(LIBRARIES) - {"pytest"}), *MODELS])
 def test_no_library_of_an_extra_is_installed(library: str) -> None:
     assert find_spec(library) is None, f"{library} is installed: the tests of this folder prove nothing"
 
@@ -63,6 +62,48 @@ def test_every_module_of_the_core_can_be_imported() -> None:
     assert "hicache.cache" in names, f"hicache.cache is not among the modules of the core: {names}"
     for name in names:
         import_module(name)
+
+
+OPENINGS: Mapping[str, Callable[[], object]] = {
+    "a cache with a model": lambda: hicache.open_cache(
+        capacity_tokens=64, model=hicache.ModelShape.hybrid(full_layers=1, kv_heads=1, head_dim=8, dtype="bfloat16")
+    ),
+    "device 'cuda:1'": lambda: hicache.open_cache(capacity_tokens=64, device="cuda:1"),
+    "open_groups": lambda: hicache.open_groups(hicache.Topology(tp_size=2), cast(Any, None), "cpu", 1.0),
+}
+
+
+@pytest.mark.parametrize("user", OPENINGS)
+def test_what_needs_torch_names_the_extra(user: str) -> None:
+    with pytest.raises(hicache.HiCacheError) as refusal:
+        OPENINGS[user]()
+    expected = f"{user} needs torch, which is not installed: pip install 'hicache[torch]'"
+    assert str(refusal.value) == expected, f"expected {expected!r}, got {str(refusal.value)!r}"
+
+
+def test_slots_without_tensors_go_to_the_host_and_come_back() -> None:
+    prompt = list(range(128))
+    host = hicache.HostConfig(capacity_tokens={"full": 128})
+    with hicache.open_cache(page_size=16, capacity_tokens=128, host=host) as cache:
+        requests = hicache.RequestManager(cache)
+        request = requests.admit(prompt)
+        assert request is not None, "the cache has room"
+        requests.finish(request)
+        cache.drain()
+        evicted = cache.evict("full", len(prompt)).freed["full"]
+        found = cache.match(cache.key(prompt))
+    expected = (len(prompt), len(prompt))
+    assert (evicted, found.host_hit_length) == expected, f"expected {expected}, got {evicted}, {found}"
+
+
+def test_files_store_pages(tmp_path: Path) -> None:
+    store, page = FileStorage("scope", {"root": str(tmp_path)}), bytearray(64)
+    try:
+        stored = store.set(["key"], [[memoryview(b"7" * 64)]], ())
+        read = store.get(["key"], [[memoryview(page)]], ())
+    finally:
+        store.close()
+    assert (stored, read, bytes(page)) == ([True], [True], b"7" * 64), f"got {stored}, {read}, {bytes(page)!r}"
 
 
 def test_a_file_in_yaml_names_the_extra(tmp_path: Path) -> None:

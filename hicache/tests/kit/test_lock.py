@@ -1,4 +1,4 @@
-"""constraints-testing.txt pins all that the extra `testing` installs, within the ranges of pyproject.toml."""
+"""constraints-testing.txt pins what the extras `testing` and `torch` install, within the ranges of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hicache.config import read_table
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")["project"]
-WANTED = [Requirement(one) for one in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["testing"])]
+EXTRAS = PROJECT["optional-dependencies"]
+WANTED = [Requirement(one) for one in (*PROJECT["dependencies"], *EXTRAS["testing"], *EXTRAS["torch"])]
 
 
 def pins(name: str) -> list[Requirement]:
@@ -83,7 +84,7 @@ def installed(wanted: Iterable[Requirement]) -> dict[NormalizedName, str]:
         try:
             one = distribution(name)
         except PackageNotFoundError:
-            continue  # such as the CUDA libraries of torch, which its CPU build leaves out
+            continue  # such as torch, and the CUDA libraries that its CPU build leaves out
         found[canonicalize_name(name)] = Version(one.version).public
         for requirement in map(Requirement, one.requires or ()):
             applies = requirement.marker is None or any(

@@ -33,7 +33,7 @@ IMPORTED_AS = {
 """Libraries by the name that they are installed under, where it is not the one that they are imported under."""
 
 KIT = ("testing", "tests", "cli")
-OF_THE_CACHE = ("metrics", "yaml")
+OF_THE_CACHE = ("metrics", "torch", "yaml")
 """The extras of the cache itself. The others are those of the kit."""
 
 
@@ -139,12 +139,20 @@ def test_the_oldest_torch_that_is_required_has_what_a_cache_calls() -> None:
     }
     assert called == TORCH_SINCE.keys(), f"expected calls of {sorted(TORCH_SINCE)}, found {sorted(called)}"
     needed = max(TORCH_SINCE.values(), key=lambda release: [int(part) for part in release.split(".")])
-    (required,) = (one for one in PROJECT["dependencies"] if one.startswith("torch"))
+    (required,) = EXTRAS["torch"]
     assert required == f"torch>={needed}", f"pyproject.toml: {sorted(called)} need torch {needed}, found {required}"
     tox = ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", encoding="utf-8")
     tested = tox["testenv:oldest-torch"]["deps"].split()
     assert f"torch=={needed}.0" in tested, f"tox.ini, oldest-torch: expected torch=={needed}.0, found {tested}"
+
+
+def test_torch_is_brought_by_the_extras_that_need_it_alone() -> None:
+    listed = {"hicache": PROJECT["dependencies"], **EXTRAS}
+    brought = {
+        name for name, own in listed.items() if any(re.match(r"torch\b|hicache\[.*\btorch\b", one) for one in own)
+    }
+    assert brought == {"accuracy", "dev", "ranks", "torch"}, f"a cache of slots and the kit need none, got {brought}"
 
 
 def test_the_kit_looks_for_what_its_extra_installs() -> None:
