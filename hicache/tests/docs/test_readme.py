@@ -31,7 +31,9 @@ def test_the_readme_counts_the_defects_of_the_findings() -> None:
     engines = [ENGINES[one.engine] for one in findings()]
     found = {name: engines.count(name) for name in engines}
     assert told == found, f"README.md: expected {found}, got {told}"
-    assert f"The kit found {len(engines)} defects in five engines" in README, f"README.md: expected {len(engines)}"
+    count = ("five", "six", "seven", "eight", "nine", "ten")[len(found) - 5]
+    sentence = f"The kit found {len(engines)} defects in {count} engines"
+    assert sentence in README, f"README.md: expected {sentence}"
 
 
 def test_the_index_counts_the_defects_of_sglang_by_release() -> None:

@@ -19,6 +19,7 @@ ENGINES = {
     "vllm": "vLLM",
     "lmcache": "LMCache",
     "lmdeploy": "lmdeploy",
+    "mlx_lm": "mlx-lm",
     "mini_sglang": "mini-sglang",
     "nano_vllm": "nano-vllm",
 }
