@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ import numpy as np
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
+from hicache.testing.configurations import standard_configurations
 from hicache.types import Key, Pool, Slots, Tokens
 
 LAYERS, SLOT_BYTES, TOKEN_BYTES = 2, 8, 4
@@ -63,17 +64,28 @@ class CopiedPages:
             found.append(page)
         return found
 
-    def admit(self, tokens: Tokens) -> PageRequest | None:
-        """Share the whole pages of the cached prefix, take the others, and copy a part; None when they are short."""
-        found = self.find(tokens[:-1])
-        for page in found:
+    def admit(self, tokens: Tokens, limit: int) -> PageRequest | None:
+        """Share the whole pages of the cached prefix, take the others, and copy a part; None when they are short.
+
+        `limit`: the most tokens that may be found.
+        """
+        found = self.find(tokens[:limit])
+        cached = len(found) * self.size
+        prefix, part = tokens[:cached].tobytes(), tokens[cached:limit].tobytes()
+        source, copied = self.source(prefix, part)
+        read = found + [source] * bool(copied)
+        for page in read:
             page.readers += 1
         taken = self.take(-(-len(tokens) // self.size) - len(found))
         if taken is None:
-            self.release(found)
-            return None
-        cached = len(found) * self.size
-        copied = self.copy(tokens[:cached].tobytes(), tokens[cached:-1].tobytes(), taken[0])
+            self.release(read)
+            # It may fit without the page that it copies from.
+            return self.admit(tokens, cached) if copied else None
+        if copied:
+            source.readers -= 1
+            start, end = source.number * self.size, taken[0].number * self.size
+            self.memory[:, end : end + copied] = self.memory[:, start : start + copied]
+            self.fill(taken[0], prefix, part[: copied * TOKEN_BYTES])
         return PageRequest(tokens, found + taken, cached, copied, cached + copied)
 
     def take(self, count: int) -> list[Page] | None:
@@ -88,16 +100,18 @@ class CopiedPages:
             page.readers = 1
         return free[:count]
 
-    def copy(self, prefix: bytes, tokens: bytes, target: Page) -> int:
-        """Copy these tokens from the page that caches most of them after this prefix; returns how many there are."""
-        lengths = {page.number: common(page.part, tokens) for page in self.pages if page.prefix == prefix}
-        source = max(lengths, key=lambda number: lengths[number], default=0)
-        copied = lengths.get(source, 0)
-        if copied:
-            start, end = source * self.size, target.number * self.size
-            self.memory[:, end : end + copied] = self.memory[:, start : start + copied]
-            self.fill(target, prefix, tokens[: copied * TOKEN_BYTES])
-        return copied
+    def has(self, tokens: Tokens) -> bool:
+        """Whether all of these tokens are cached, the last ones in a part of a page."""
+        whole = len(tokens) // self.size * self.size
+        prefix, rest = tokens[:whole].tobytes(), tokens[whole:].tobytes()
+        has_rest = any(page.prefix == prefix and page.part.startswith(rest) for page in self.pages)
+        return len(self.find(tokens)) * self.size == whole and (not rest or has_rest)
+
+    def source(self, prefix: bytes, part: bytes) -> tuple[Page, int]:
+        """The page that caches most of these tokens after this prefix, and how many there are."""
+        lengths = [(common(page.part, part), page) for page in self.pages if page.prefix == prefix]
+        copied, source = max(lengths, key=lambda found: found[0], default=(0, self.pages[0]))
+        return source, copied
 
     def extend(self, request: PageRequest, tokens: Tokens) -> bool:
         """Append tokens to a request that is computed in full; False, with the same table, when pages are short."""
@@ -162,11 +176,13 @@ class CopiedPagesAdapter(CacheAdapter):
         return len(self.cache.find(key.tokens)) * self.cache.size
 
     def admit(self, key: Key) -> Admission | None:
-        request = self.cache.admit(key.tokens)
-        if request is None:
-            return None
+        request = self.cache.admit(key.tokens, len(key.tokens) - 1)
+        return None if request is None else self.admission(request, None)
+
+    def admission(self, request: PageRequest, state: int | None) -> Admission:
+        """What a request was given."""
         table = self.tables(request)["full"]
-        return Admission(request, table, request.cached, None, loading=False, copied_tokens=request.copied)
+        return Admission(request, table, request.cached, state, loading=False, copied_tokens=request.copied)
 
     def extend(self, request: PageRequest, tokens: Tokens) -> Slots | None:
         return self.tables(request)["full"] if self.cache.extend(request, tokens) else None
@@ -197,4 +213,98 @@ class CopiedPagesAdapter(CacheAdapter):
 
     def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self.cache.memory[layer, slots]
+        return data
+
+
+class CopiedStatesAdapter(CopiedPagesAdapter):
+    """Requests of a model with states: a hit ends at a state, which is kept where a chunk ended, also inside a page.
+
+    `states`: by what they follow, the least recent first. `own`: that of each running request. `spare`: free slots.
+    """
+
+    capabilities = CopiedPagesAdapter.capabilities | {Capability.MAMBA}
+
+    def __init__(self, config: CacheConfig) -> None:
+        if config.components != ("full", "mamba"):
+            raise ConfigurationError(f"no cache of {config.components}")
+        self.cache = CopiedPages(config.capacity_tokens["full"] // config.page_size, config.page_size)
+        self.spare = list(range(1, config.capacity_tokens["mamba"] + 1))
+        self.states: dict[bytes, int] = {}
+        self.own: dict[PageRequest, int] = {}
+        self.memory = np.zeros((LAYERS, len(self.spare) + 1, SLOT_BYTES), dtype=np.uint8)
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        capabilities = cls.capabilities
+        return [one for one in standard_configurations(capabilities) if one.components == ("full", "mamba")]
+
+    def reach(self, tokens: Tokens, step: int) -> int:
+        """The most tokens, a multiple of `step`, that are cached with the state after them."""
+        last = len(tokens) // step * step
+        lengths = (length for length in range(last, 0, -step) if tokens[:length].tobytes() in self.states)
+        return next((length for length in lengths if self.cache.has(tokens[:length])), 0)
+
+    def lookup(self, key: Key) -> int:
+        return self.reach(key.tokens, self.cache.size)
+
+    def admit(self, key: Key) -> Admission | None:
+        reached = self.reach(key.tokens[:-1], 1)
+        source = self.states.get(key.tokens[:reached].tobytes(), 0)
+        if not self.spare and set(self.states.values()) <= {source}:
+            return None
+        request = self.cache.admit(key.tokens, reached)
+        if request is not None and request.computed < reached:
+            # There was no room beside the page with the part.
+            self.cache.release(request.pages)
+            source, request = 0, self.cache.admit(key.tokens, 0)
+        if request is None:
+            return None
+        own = self.take_state(but=source)
+        assert own is not None, "a slot is free, or has a cached state that can go"
+        self.memory[:, own] = self.memory[:, source]
+        self.own[request] = own
+        return self.admission(request, own)
+
+    def take_state(self, but: int = 0) -> int | None:
+        """A slot for a state. The cached state that was used longest ago makes room, but not this one."""
+        oldest = next((prefix for prefix, slot in self.states.items() if slot != but), None)
+        if not self.spare and oldest is not None:
+            self.spare.append(self.states.pop(oldest))
+        return self.spare.pop() if self.spare else None
+
+    def keep(self, request: PageRequest) -> None:
+        """Keep a copy of the state of a request, if there is a slot for it."""
+        prefix = request.tokens[: request.computed].tobytes()
+        slot = self.states.pop(prefix, None) or self.take_state()
+        if slot is not None:
+            self.memory[:, slot] = self.memory[:, self.own[request]]
+            self.states[prefix] = slot
+
+    def checkpoint(self, request: PageRequest, computed_tokens: int) -> Slots:
+        table = super().checkpoint(request, computed_tokens)
+        self.keep(request)
+        return table
+
+    def finish(self, request: PageRequest) -> None:
+        super().finish(request)
+        # Its own slot keeps the state, in the place of one that may be cached.
+        prefix, own = request.tokens.tobytes(), self.own.pop(request)
+        self.spare += [self.states.pop(prefix)] if prefix in self.states else []
+        self.states[prefix] = own
+
+    def abort(self, request: PageRequest) -> None:
+        super().abort(request)
+        self.spare.append(self.own.pop(request))
+
+    def tables(self, request: PageRequest) -> Mapping[str, Slots]:
+        return {**super().tables(request), "mamba": np.array([self.own.get(request, 0)], dtype=np.int64)}
+
+    def layers(self, pool: str) -> int:
+        return LAYERS if pool in (Pool.KV, Pool.MAMBA) else 0
+
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
+        (self.memory if pool == Pool.MAMBA else self.cache.memory)[layer, slots] = data
+
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
+        data: PageBytes = (self.memory if pool == Pool.MAMBA else self.cache.memory)[layer, slots]
         return data
