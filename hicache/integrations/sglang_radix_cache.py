@@ -306,7 +306,9 @@ class ReferenceTree:
 
     def load_back(self, node: Node, mem_quota: int | None = None, req: Any = None) -> bool:
         """Copy to the device what a reader up to the node lacks. Whether it came."""
-        started = self._tree.load_back(node, mem_quota) if self._tree.config.host is not None else None
+        # SGLang's quota is what it has left for a request, which may be less than nothing.
+        quota = None if mem_quota is None else max(0, mem_quota)
+        started = self._tree.load_back(node, quota) if self._tree.config.host is not None else None
         if started is None:
             return False
         self._make_room(started.indices)
@@ -583,11 +585,11 @@ class ReferenceTree:
         bare = int((self._maps[FULL].slots(self._pages(FULL, indices)) == UNBOUND).sum())
         window = self._params.sliding_window_size or 0
         wanted = {FULL: bare, SWA: -(-window // self._unit(SWA)) * self._unit(SWA), MAMBA: 1}
-        lacking = {name: wanted[name] - self._allocator(name).available_size() for name in self._names}
-        for name, slots in lacking.items():
-            if slots > 0:
-                self._tree.evict(name, slots)
-                self._give_back()
+        options = {FULL: "num_tokens", SWA: "swa_num_tokens", MAMBA: "mamba_num"}
+        for name in self._names:
+            lacking = wanted[name] - self._allocator(name).available_size()
+            if lacking > 0:
+                self.evict(import_module(BASE).EvictParams(**{options[name]: lacking}))
 
     def _share_state(self, node: Node, req: Any) -> None:
         """Let a request start from a node's state: SGLang copies it to the request's own slot before it computes."""
@@ -604,9 +606,8 @@ class ReferenceTree:
         taken = self._take(MAMBA, 1)
         if taken is None:
             receipt = self._tree.lock(node)
-            self._tree.evict(MAMBA, 1)
+            self.evict(import_module(BASE).EvictParams(mamba_num=1))
             self._tree.unlock(receipt)
-            self._give_back()
             taken = self._take(MAMBA, 1)
         if taken is None:
             raise SlotError("no slot is free for a request's state, and none can be evicted")

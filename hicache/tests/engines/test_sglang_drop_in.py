@@ -180,6 +180,8 @@ def test_the_factory_opens_both_tiers_and_bytes_come_back_from_the_host() -> Non
     found = cache.match_prefix(base.MatchPrefixParams(key=radix.RadixKey(tokens)))
     assert (found.device_prefix_len, found.host_hit_length) == (0, 4), f"expected it on the host, got {found}"
     request = SimpleNamespace(last_node=found.last_device_node)
+    refused = cache.init_load_back(base.InitLoadBackParams(found.best_match_node, 4, mem_quota=-1, req=request))
+    assert refused == (0, found.last_device_node), f"less than nothing may be loaded, got {refused}"
     loaded, node = cache.init_load_back(base.InitLoadBackParams(found.best_match_node, 4, req=request))
     assert loaded == 4, f"expected 4 tokens, got {loaded}"
     place = cache.path_device_indices(node)
