@@ -62,6 +62,7 @@ from hicache.types import (
     LoadBack,
     MatchResult,
     Namespace,
+    NodeInfo,
     Sizes,
     Slots,
     Tier,
@@ -371,6 +372,15 @@ class UnifiedRadixCache:
         partners = self.pools.partners(self.pools.pages_of(slots))
         windows = self.pools.component_slots(component, partners)
         return np.where(np.repeat(partners, page) == 0, 0, windows)
+
+    @reads
+    def describe(self, node: Node) -> NodeInfo:
+        """What a node stands for, without a use of it. Raises StaleHandleError when it is not in the tree."""
+        self.tree.require(node)
+        ids, page = np.frombuffer(node.key, dtype=np.int32), self.config.page_size
+        tokens = np.append(ids[::2], ids[-1:]) if self.config.bigram else ids
+        children = tuple(node.children.values())
+        return NodeInfo(tokens, node.namespace, node.parent, children, node.start * page, node.pages * page)
 
     @reads
     def sizes(self) -> dict[str, Sizes]:

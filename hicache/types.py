@@ -211,6 +211,23 @@ class MatchResult:
     full_kv_hit_length: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeInfo:
+    """What a handle stands for.
+
+    `tokens`: of the node itself, int32; with bigram keys one more than its length. `namespace`: who may share it.
+    `parent`: the handle before it, None for the root. `children`: the handles after it. `start`, `length`: FULL tokens
+    (pairs, with bigram keys) from the root to its beginning, and in it.
+    """
+
+    tokens: Tokens
+    namespace: Namespace
+    parent: Handle | None
+    children: tuple[Handle, ...]
+    start: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class InsertResult:
     """What became of an insert.

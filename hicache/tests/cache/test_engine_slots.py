@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hicache import CacheConfig, ExecutorKind, HostConfig, UnifiedRadixCache, WritePolicy, open_cache
+from hicache import CacheConfig, ExecutorKind, HostConfig, Namespace, UnifiedRadixCache, WritePolicy, open_cache
 from hicache.errors import ArgumentError, ConfigurationError, StaleHandleError
 from hicache.types import InsertResult, Slots
 
@@ -180,3 +180,26 @@ def test_the_first_call_begins_to_note_freed_slots() -> None:
         freed = cache.take_freed()["full"]
         assert freed.dtype == np.int64, f"slots are int64, got {freed.dtype}"
         assert not len(freed), f"expected nothing, got {freed.tolist()}"
+
+
+@pytest.mark.parametrize("bigram", [False, True])
+def test_a_handle_says_what_it_stands_for(bigram: bool) -> None:
+    with open_cache(config_of("full", bigram=bigram)) as cache:
+        prompts = [[*range(2 * PAGE + bigram)], [*range(PAGE + bigram), *range(90, 90 + PAGE)]]
+        nodes = []
+        for tokens in prompts:
+            key = cache.key(tokens, Namespace(lora="a"))
+            slots = cache.allocate(cache.length(key))
+            assert slots is not None, "both prompts fit"
+            nodes.append(cache.insert(key, slots).node)
+        leaves = [cache.describe(node) for node in nodes]
+        assert leaves[0].parent is not None, "it is below the first page"
+        fork = cache.describe(leaves[0].parent)
+        assert fork.parent is not None, "it is below the root"
+        root = cache.describe(fork.parent)
+    expected = [tokens[PAGE:] for tokens in prompts]
+    assert [leaf.tokens.tolist() for leaf in leaves] == expected, f"expected {expected}, got {leaves}"
+    assert {(leaf.start, leaf.length) for leaf in leaves} == {(PAGE, PAGE)}, f"each has the second page, got {leaves}"
+    assert set(fork.children) == set(nodes), f"both begin with the first page, got {fork}"
+    assert (fork.start, fork.length, fork.namespace) == (0, PAGE, Namespace(lora="a")), f"got {fork}"
+    assert (root.parent, root.length, root.tokens.size) == (None, 0, 0), f"the root is empty, got {root}"
