@@ -86,7 +86,7 @@ class NodeView:
 
 
 class InspectedTree(ReferenceTree):
-    """Handles are views of nodes. It has what SGLang's tests call of its tree beside the interface."""
+    """Handles are views of nodes, or their numbers. It has what SGLang's tests call beside the interface."""
 
     views: dict[Node, NodeView]
 
@@ -106,6 +106,17 @@ class InspectedTree(ReferenceTree):
             self.views[node] = NodeView(self, node)
         return self.views[node]
 
+    def resolve_node_handle(self, node_handle: Any) -> Any:
+        return list(self.views.values())[node_handle] if isinstance(node_handle, int) else node_handle
+
+    def node(self, handle: Any) -> Node:
+        view = self.resolve_node_handle(handle)
+        node: Node = getattr(view, "node", view)
+        return node
+
+    def path_device_indices(self, node: Any) -> torch.Tensor:
+        return super().path_device_indices(self.node(node))
+
     def init_hicache(self, server_args: Any, params: Any) -> None:
         super().init_hicache(server_args, params)
         self.cache_controller = SimpleNamespace(ack_load_queue=[], write_policy=server_args.hicache_write_policy)
@@ -122,36 +133,38 @@ class InspectedTree(ReferenceTree):
         return result
 
     def inc_lock_ref(self, node: Any, skip_lock_components: Any = ()) -> Any:
-        return super().inc_lock_ref(node.node, skip_lock_components)
+        return super().inc_lock_ref(self.node(node), skip_lock_components)
 
     def dec_lock_ref(self, node: Any, params: Any = None, skip_swa: bool = False) -> Any:
-        return super().dec_lock_ref(node.node, params, skip_swa)
+        return super().dec_lock_ref(self.node(node), params, skip_swa)
 
     def dec_swa_lock_only(self, node: Any, swa_uuid_for_lock: int | None = None, *_: object) -> None:
-        super().dec_swa_lock_only(node.node, swa_uuid_for_lock)
+        super().dec_swa_lock_only(self.node(node), swa_uuid_for_lock)
 
     def load_back(self, node: Any, mem_quota: int | None = None, req: Any = None) -> bool:
-        return super().load_back(getattr(node, "node", node), mem_quota, req)
+        return super().load_back(self.node(node), mem_quota, req)
 
     def init_load_back(self, params: Any) -> Any:
+        request, anchor = params.req, params.req.last_node
+        request.last_node = self.node(anchor)
         inner = SimpleNamespace(
-            best_match_node=params.best_match_node.node,
-            mem_quota=params.mem_quota,
-            req=SimpleNamespace(**{**vars(params.req), "last_node": params.req.last_node.node}),
+            best_match_node=self.node(params.best_match_node), mem_quota=params.mem_quota, req=request
         )
         indices, node = super().init_load_back(inner)
+        request.last_node = anchor
         return indices, self.view(node)
 
     def ready_to_load_host_cache(self) -> int:
         return 0  # tests wait for the number of a load
 
     def write_backup(self, node: Any, write_back: bool = False) -> int:
-        self.opened.backup(node.node)
+        own = self.node(node)
+        self.opened.backup(own)
         self._copy()
-        return node.node.pages * self._unit(Component.FULL) if node.backuped else 0
+        return own.pages * self._unit(Component.FULL) if self.view(own).backuped else 0
 
-    def _execute_and_commit_kv_backup(self, node: Any, write_back: bool = False) -> int:
-        return self.write_backup(node, write_back)
+    def _execute_and_commit_kv_backup(self, action: Any, write_back: bool = False) -> int:
+        return self.write_backup(action.node_ids[-1], write_back)
 
     def writing_check(self, *_: object, **__: object) -> None:
         self._copy()
