@@ -28,7 +28,8 @@ def run_request(driver: Scenario, pages: Sequence[int]) -> int:
 
 def longest_prompt_tokens(driver: Scenario) -> int:
     """The number of tokens of the longest prompt that fits into an empty cache."""
-    return min(tokens for name, tokens in driver.config.capacity_tokens.items() if name != MAMBA)
+    room = min(tokens for name, tokens in driver.config.capacity_tokens.items() if name != MAMBA)
+    return next(tokens for tokens in range(room, 0, -1) if driver.slot_tokens(tokens) <= room)
 
 
 def cached_early(driver: Scenario, pages: int) -> int:
@@ -680,8 +681,9 @@ def test_an_extension_without_room_leaves_the_request_unchanged(driver: Scenario
     driver.checkpoint(admission.request, driver.tokens_in_pages(2))
     slots = driver.allocate_all()
     before = snapshot_values(driver.snapshot())
+    reserved = driver.adapter.reserved_tokens(driver.tokens_in_pages(2))
     for _ in range(3):
-        table = driver.extend(admission.request, driver.prompt([3, 4]))
+        table = driver.extend(admission.request, [*driver.prompt([3, 4]), *range(reserved)])
         assert table is None, f"POOL-3: no slot is left, and the table grew to {table}"
         assert snapshot_values(driver.snapshot()) == before, "POOL-3: an extension that does not fit changed the cache"
     driver.free(slots)

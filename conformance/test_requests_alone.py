@@ -56,7 +56,11 @@ def room(driver: Scenario) -> int:
     geometry, step = driver.geometry, driver.geometry.finest
     free = geometry.in_blocks({name: sizes.free for name, sizes in driver.adapter.sizes().items()})
     limit = driver.config.capacity_tokens[FULL]
-    fitting = [tokens for tokens in range(step, limit + 1, step) if geometry.fits(geometry.blocks_of(tokens), free)]
+    fitting = [
+        tokens
+        for tokens in range(step, limit + 1, step)
+        if geometry.fits(geometry.blocks_of(driver.slot_tokens(tokens)), free)
+    ]
     return max(fitting, default=step)
 
 

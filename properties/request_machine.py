@@ -222,7 +222,10 @@ class RequestVerbs(CacheMachine):
 
     def _fits_empty(self, key: Key) -> bool:
         geometry = self.driver.geometry
-        return geometry.fits(geometry.blocks_of(len(key.tokens)), geometry.in_blocks(self.config.capacity_tokens))
+        return geometry.fits(
+            geometry.blocks_of(self.driver.slot_tokens(len(key.tokens))),
+            geometry.in_blocks(self.config.capacity_tokens),
+        )
 
 
 class RequestMachine(RequestVerbs):
@@ -314,13 +317,13 @@ class RequestMachine(RequestVerbs):
         return known, admission
 
     def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
-        free = self._free_pages()
+        free, running = self._free_pages(), self.driver.running[id(self.handles[number])]
+        known = running.slot_tokens
         is_granted = super().grow(number, tokens, longer)
         if self.order is not None and is_granted:
             self.order.extended(number, longer)
             page, ahead = self.config.page_size, self.driver.geometry.lookahead
-            lengths = (len(tokens) + ahead for tokens in (self.keys[number].tokens, longer.tokens))
-            before, after = (-(-length // page) for length in lengths)
+            before, after = (-(-(count + ahead) // page) for count in (known, running.slot_tokens))
             needed = after - before
             self.order.require_evictions(f"extension to {len(longer.tokens)} tokens", needed, free)
         return is_granted

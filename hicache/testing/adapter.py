@@ -149,14 +149,15 @@ WITH_VERBS = frozenset(
 class Admission:
     """A running request.
 
-    `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one per token, rounded up
-    to whole pages; with TABLES those of `tables`, lookahead included. The first `cached_tokens` slots belong to the
-    tree. `state`: the request's own MAMBA slot, which holds the state after the cached and copied tokens, or None
-    without MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait,
-    and `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the prompt at which later prompts need a
-    state, in order; a scheduler computes up to each of them and calls `checkpoint`. None, as adapters
-    give that do not know it, leaves the choice to the scheduler. `copied_tokens`: how many tokens after the cached ones
-    the cache has copied from a cached page into the request's own slots, because the prompt shares a part of that page.
+    `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one for each token and for
+    each of `reserved_tokens`, rounded up to whole pages; with TABLES those of `tables`, lookahead included. The first
+    `cached_tokens` slots belong to the tree. `state`: the request's own MAMBA slot, which holds the state after the
+    cached and copied tokens, or None without MAMBA. `loading`: a part of the cached prefix is still being loaded from
+    the host; the request must wait, and `resume` tells when it may run. `keep_at`: with MAMBA, the lengths of the
+    prompt at which later prompts need a state, in order; a scheduler computes up to each of them and calls
+    `checkpoint`. None, as adapters give that do not know it, leaves the choice to the scheduler. `copied_tokens`: how
+    many tokens after the cached ones the cache has copied from a cached page into the request's own slots, because the
+    prompt shares a part of that page.
     """
 
     request: Handle
@@ -554,6 +555,13 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         left open.
         """
         self._lacks("lookup")
+
+    def reserved_tokens(self, tokens: int) -> int:
+        """For how many tokens of output an admission of a prompt of so many tokens takes slots.
+
+        Its table has these slots from the admission on, and an extension uses them first.
+        """
+        return 0
 
     def admit(self, key: Key) -> Admission | None:
         """Match, load back, lock, and allocate the rest and a state; None, with no effect, when it does not fit."""

@@ -57,7 +57,8 @@ class BlockView(View):
         if not self.is_shown:
             return None
         hit = self._shown_model().expected_admission(key)
-        needed = self._geometry.blocks_of(len(key.tokens), hit=hit, window=self._config.sliding_window_size or 0)
+        tokens = len(key.tokens) + self._adapter.reserved_tokens(len(key.tokens))
+        needed = self._geometry.blocks_of(tokens, hit=hit, window=self._config.sliding_window_size or 0)
         # A request that runs alone does without a hit beside which it does not fit.
         is_beside = self._geometry.fits(needed, self._geometry.in_blocks(self._config.capacity_tokens))
         return hit if is_beside or not is_alone else 0
@@ -90,7 +91,7 @@ class BlockView(View):
     def set_table(self, running: RunningRequest, table: Slots) -> None:
         running.table = table
         before, running.tables = running.tables, dict(self._adapter.tables(running.request))
-        check_table(running.tables, self._config, len(running.key.tokens))
+        check_table(running.tables, self._config, running.slot_tokens)
         if self._geometry.duplicates and before:
             check_growth(before, running.tables)
         if not np.array_equal(table, running.tables[Component.FULL]):

@@ -349,6 +349,10 @@ class Driver:
 
     # Requests. The model's part is to write what a request computes before the cache can take it.
 
+    def slot_tokens(self, tokens: int) -> int:
+        """For how many tokens an admission of a prompt of so many takes slots: its own, and those that it reserves."""
+        return tokens + self.adapter.reserved_tokens(tokens)
+
     def lookup(self, key: Key) -> int:
         """How many elements of a prompt are cached; with a snapshot, checked against what the tiers have (MATCH-1)."""
         cached = self.adapter.lookup(key)
@@ -796,6 +800,7 @@ class Driver:
 
     def _start(self, key: Key, admission: Admission) -> None:
         running = RunningRequest(admission.request, key, admission.table, None, self.locks.acquire(), 0, awaited=None)
+        running.reserved_until = self.slot_tokens(len(key.tokens))
         self._take(running, admission)
         self.running[id(admission.request)] = running
 

@@ -21,7 +21,8 @@ class RunningRequest:
     computed. `awaited`: while the request waits for a load, the number of slots at the start of the table that are not
     its own, including those that are being loaded; None when it waits for nothing. `kv_tokens`: with `tables`, the
     tokens that FULL and SWA have; more than are computed when they are cached at scheduling. `is_early`: all tokens
-    were computed while the request waited, from the layers that it had waited for.
+    were computed while the request waited, from the layers that it had waited for. `reserved_until`: for how many
+    tokens it got slots at its admission: those of its prompt, and the output that it reserved.
     """
 
     request: Handle
@@ -34,6 +35,12 @@ class RunningRequest:
     tables: Mapping[str, Slots] = field(default_factory=dict)
     kv_tokens: int = 0
     is_early: bool = False
+    reserved_until: int = 0
+
+    @property
+    def slot_tokens(self) -> int:
+        """How many tokens its slots are for, without a lookahead."""
+        return max(len(self.key.tokens), self.reserved_until)
 
     @property
     def is_loading(self) -> bool:

@@ -148,9 +148,8 @@ class TreeView(View):
         if self._geometry.duplicates:
             check_growth({Component.FULL: running.table}, {Component.FULL: table})
         running.table = table
-        tokens = len(running.key.tokens)
-        place = f"table of a request of {tokens} tokens"
-        expected = -(-tokens // self._config.page_size) * self._config.page_size
+        place = f"table of a request of {len(running.key.tokens)} tokens"
+        expected = -(-running.slot_tokens // self._config.page_size) * self._config.page_size
         if len(table) != expected:
             raise violation("REQ-4", place, f"{expected} slots", f"{len(table)} slots")
         require_pages(table, self._config.page_size, place)

@@ -191,7 +191,10 @@ def _new_readers(known: Mapping[tuple[str, int], CachedBlock], after: BlockSnaps
 
 
 def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) -> None:
-    """REQ-4: a table has whole blocks for each token and the lookahead; all of FULL are there, and an own state."""
+    """REQ-4: a table has whole blocks for each token and the lookahead; all of FULL are there, and an own state.
+
+    `tokens`: those of the request, or those that it has reserved blocks for.
+    """
     geometry = geometry_of(config)
     if set(table) != set(config.components):
         raise violation("REQ-4", "tables of a request", f"tables of {sorted(config.components)}", sorted(table))

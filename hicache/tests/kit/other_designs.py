@@ -7,14 +7,14 @@ from dataclasses import fields
 from typing import ClassVar
 
 from hicache.config import CacheConfig
-from hicache.request import Request
+from hicache.request import Request, RequestManager
 from hicache.testing.adapter import Capability
 from hicache.testing.caches.block_cache import BlockCache, BlockCacheConfig, BlockRequest, Content
 from hicache.testing.caches.blocks import CONFIGURATIONS, BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish, geometry_of
-from hicache.types import Slots, Tokens
+from hicache.types import MatchResult, Namespace, Slots, Tokens
 
 
 class LateTree(ReferenceAdapter):
@@ -128,6 +128,76 @@ class GivingBackAdapter(BlockCacheAdapter):
     @classmethod
     def configurations(cls) -> Sequence[CacheConfig]:
         return [config for config in FULL_ALONE if not config.geometry.lookahead]
+
+
+def output_of(tokens: int) -> int:
+    """The tokens of output that a prompt of so many tokens reserves slots for."""
+    return 1 + tokens % 3
+
+
+class ReservingBlocks(BlockCache):
+    """An admission takes blocks for the output too, and an extension uses them first."""
+
+    def __init__(self, config: BlockCacheConfig, **hooks: object) -> None:
+        super().__init__(config, **hooks)  # type: ignore[arg-type] # by name
+        self.until: dict[BlockRequest, int] = {}
+        """How many tokens the blocks of a request are for at least."""
+
+    def _missing(self, request: BlockRequest, tokens: int) -> int:
+        prompt = len(request.tokens)
+        return super()._missing(request, max(tokens, self.until.setdefault(request, prompt + output_of(prompt))))
+
+    def _grow(self, request: BlockRequest) -> None:
+        tokens = max(len(request.tokens), self.until[request])
+        for group, table in enumerate(request.tables):
+            while len(table) < self._table_length(group, tokens, request.computed):
+                table.append(self._allocate())
+
+    def _close(self, request: BlockRequest) -> None:
+        del self.until[request]
+        super()._close(request)
+
+
+class ReservingBlocksAdapter(BlockCacheAdapter):
+    """By requests."""
+
+    cache_type = ReservingBlocks
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        return [config for config in CONFIGURATIONS if config.page_size in (1, 4)]
+
+    def reserved_tokens(self, tokens: int) -> int:
+        return output_of(tokens)
+
+
+class ReservingRequests(RequestManager):
+    """Requests whose admission takes slots for the output too."""
+
+    reserve = 0
+
+    def _start(self, tokens: Tokens, namespace: Namespace | None, found: MatchResult) -> Request | None:
+        self.reserve = output_of(len(tokens))
+        try:
+            return super()._start(tokens, namespace, found)
+        finally:
+            self.reserve = 0
+
+    def _missing(self, tokens: int, held: int) -> int:
+        return super()._missing(tokens + self.reserve, held)
+
+
+class ReservingTree(ReferenceAdapter):
+    """A tree, by verbs and by requests."""
+
+    capabilities = LateTree.capabilities - {Capability.SWA, Capability.MAMBA, Capability.EARLY_UNLOCK}
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        self._requests = ReservingRequests(self.cache)
+
+    def reserved_tokens(self, tokens: int) -> int:
+        return output_of(tokens)
 
 
 def with_geometry(config: CacheConfig, **rules: object) -> GeometricConfig:

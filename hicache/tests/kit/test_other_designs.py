@@ -9,7 +9,12 @@ import pytest
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.report import Outcome
 from hicache.tests.kit.merged_blocks import MergedBlocks
-from hicache.tests.kit.other_designs import GivingBackAdapter, LateTree
+from hicache.tests.kit.other_designs import (
+    GivingBackAdapter,
+    LateTree,
+    ReservingBlocksAdapter,
+    ReservingTree,
+)
 from hicache.tests.kit.suite_runs import run_apart
 
 REQUESTS = ("conformance/test_requests.py", "conformance/test_requests_alone.py")
@@ -31,6 +36,12 @@ OUTSIDE = f"{MACHINE}_from_outside[full]"
             (f"{MACHINE}[full]", f"{REQUESTS[1]}::test_nothing_is_cached_that_no_request_computed"),
             {"REQ-11", "POOL-1", "REQ-3"},
         ),
+        (
+            ReservingBlocksAdapter,
+            (REQUESTS[1], f"{MACHINE}[full]", f"{MACHINE}[full+swa]"),
+            {"REQ-4", "REQ-5", "POOL-1", "REQ-9"},
+        ),
+        (ReservingTree, (*REQUESTS, f"{MACHINE}[full]", "--hicache-quick"), {"REQ-4", "REQ-5", "POOL-1", "REQ-9"}),
     ],
 )
 def test_a_sound_cache_of_another_design_is_not_accused(
