@@ -176,7 +176,8 @@ def verdict(result: StageResult, clause: str) -> tuple[int, str]:
         return 1, f"bad: {clause or 'the suite'} fails in {len(broken)} tests, such as {broken[0].node_id}"
     if kept:
         return 0, f"good: {len(kept)} tests passed"
-    lines = (result.problem or (failed[0].reason if failed else "")).splitlines()
+    # pytest ends with the lines of its settings, which are indented.
+    lines = [line for line in (result.problem or (failed[0].reason if failed else "")).splitlines() if line[:1].strip()]
     said = f": {lines[-1] if result.problem else lines[0]}" if lines else ""
     return 125, f"cannot be tested: no test of {clause or 'the suite'} passed{said}"
 

@@ -181,3 +181,9 @@ def test_only_the_failures_that_are_asked_for_count(executions: list[Execution],
     result = StageResult("conformance", record(*executions), None, 1.0)
     found = verdict(result, "EVICT-2")[0], verdict(result, "")[0]
     assert found == (of_clause, of_any), f"{executions}: expected {of_clause} and {of_any}, got {found}"
+
+
+def test_a_process_that_cannot_test_says_why_in_one_line() -> None:
+    problem = "the process ended with code 4; it ends with:\npytest: error: no option\n  rootdir: /tmp\n"
+    found = verdict(StageResult("conformance", record(), problem, 1.0), "EVICT-2")
+    assert found == (125, "cannot be tested: no test of EVICT-2 passed: pytest: error: no option"), f"got {found}"
