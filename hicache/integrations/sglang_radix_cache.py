@@ -216,7 +216,10 @@ class ReferenceTree:
         self._tree.match(self._key(key), chunked=True)
 
     def insert(self, params: Any) -> Any:
-        """Give the slots of a key to the tree. What it has already is freed, from `prev_prefix_len` on."""
+        """Give the slots of a key to the tree. What it has already is freed, from `prev_prefix_len` on.
+
+        What it refuses stays the request's: the end of a key whose window is gone.
+        """
         key = self._key(params.key)
         length = self._tree.length(key)
         result_type = import_module(BASE).InsertResult
@@ -231,7 +234,9 @@ class ReferenceTree:
             self._maps[MAMBA].unbind(np.array([state]))
             self._tree.free_state(state)
         self._map_windows(result.node)
-        self._give_back(kept=full[: params.prev_prefix_len])
+        # What the tree refuses, because no match could use it, a running request goes on using.
+        end = len(self._tree.slots_to(result.node))
+        self._give_back(kept=np.concatenate((full[: params.prev_prefix_len], full[end:])))
         self._copy()
         fields = {
             "prefix_len": result.prefix_length,

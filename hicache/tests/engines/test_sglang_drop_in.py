@@ -143,6 +143,18 @@ def test_a_prompt_is_found_evicted_and_given_back(name: str) -> None:
 
 
 @NEEDS_SGLANG
+def test_what_the_tree_refuses_stays_with_the_request() -> None:
+    cache = opened("full+swa/page3/lru")
+    before, slots = free(cache), cache.allocate(6)
+    assert slots is not None, "there is room for 6 tokens"
+    held = free(cache)
+    cache.insert(prompt(6), slots, shared=0, window_start=6, state=None, priority=0)
+    assert free(cache) == held, f"a running request goes on using them, got {free(cache)}"
+    cache.free(slots)
+    assert free(cache) == before, f"the request frees them, got {free(cache)}"
+
+
+@NEEDS_SGLANG
 def test_a_lock_protects_until_it_is_released() -> None:
     cache = opened("full/page1/lru")
     grown(cache, 4)
