@@ -445,3 +445,21 @@ def test_a_request_that_is_resumed_is_computed_and_cached_again(driver: Scenario
     expected = expected_pages(driver, 4, [driver.tokens_in_pages(3), whole])
     assert found == expected, f"REQ-10: a resumed request computed 4 pages: expected {expected} cached, got {found}"
     driver.finish(again.request)
+
+
+@clause("LOCK-13", verbs=False)
+def test_a_pinned_prompt_outlives_its_request(driver: Scenario) -> None:
+    pages = driver.config.capacity_tokens[FULL] // driver.config.page_size
+    driver.run([1, 2])
+    receipts = [driver.pin(driver.key_of([1, 2])) for _ in range(2)]
+    for start, receipt in zip((100, 100 + pages), receipts, strict=True):
+        # After each verb the driver looks up what is pinned.
+        for page in range(start, start + pages):
+            driver.run([page], tail=1)
+        driver.unpin(receipt)
+    for page in range(100 + 2 * pages, 100 + 3 * pages):
+        driver.run([page], tail=1)
+    found = driver.cached_pages([1, 2])
+    assert not found, (
+        f"LOCK-13: no pin is left, and all slots were used since: expected nothing cached, got {found} pages"
+    )

@@ -82,6 +82,7 @@ class Capability(str, Enum):
     COUNTERS = "counts of the work done: `counters`"
     METRICS = "metrics for operators can be read: `reported_metrics`"
     REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
+    PINS = "a prompt can be pinned for longer than its requests run: `pin`, `unpin`"
     PREEMPTION = "a running request can be preempted: `preempt`, and `resume` admits it again"
     TABLES = "each component has a table of its own, not slots paired with those of FULL: `tables`"
     HOST = "a host tier"
@@ -115,6 +116,7 @@ METHODS: Mapping[Capability, tuple[str, ...]] = {
     Capability.COUNTERS: ("counters",),
     Capability.METRICS: ("reported_metrics",),
     Capability.REQUESTS: ("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort"),
+    Capability.PINS: ("pin", "unpin"),
     Capability.PREEMPTION: ("preempt",),
     Capability.TABLES: ("tables",),
     Capability.HOST: (
@@ -598,6 +600,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def abort(self, request: Handle) -> None:
         """Release everything that the request holds. A cache that keeps what was computed departs from REQ-6."""
         self._lacks("abort")
+
+    def pin(self, key: Key) -> Handle:
+        """Keep what is cached of a prompt now, whether a request reads it or not; returns the receipt."""
+        self._lacks("pin")
+
+    def unpin(self, receipt: Handle) -> None:
+        """Remove a pin: what it kept can be evicted, unless something else keeps it."""
+        self._lacks("unpin")
 
     def preempt(self, request: Handle) -> None:
         """Release everything that a running request holds; what it computed may stay cached.

@@ -127,7 +127,7 @@ class CachedBlock:
 
     `number`: of the physical block in its pool, above 0; its slots are number * slots of a block + offset. `prefix`:
     all tokens up to the block's end, token ids as 4-byte little-endian; for MAMBA those that the state was computed
-    from. `references`: how often it stands in the tables of running requests.
+    from. `references`: how often it stands in the tables of running requests. `pins`: how many pins keep it besides.
     """
 
     component: str
@@ -135,6 +135,7 @@ class CachedBlock:
     namespace: Namespace
     prefix: bytes
     references: int
+    pins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

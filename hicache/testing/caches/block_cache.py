@@ -126,10 +126,11 @@ class Content:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A physical block. `references`: its entries in tables. `content`: None when it is blank or not published."""
+    """A physical block. `references`: its entries in tables, and `pins`. `content`: None if blank or not published."""
 
     id: int
     references: int = 0
+    pins: int = 0
     content: Content | None = None
 
 
@@ -165,7 +166,7 @@ class BlockEvent:
 
 @dataclass(frozen=True, slots=True)
 class ShownBlock:
-    """A block in the snapshot. `prefix`: the cached prefix, int32 little-endian, or None; `group` is None then too."""
+    """A block in the snapshot. `references`: in tables. `prefix`: int32 little-endian; None, as `group`, if blank."""
 
     id: int
     references: int
@@ -173,6 +174,7 @@ class ShownBlock:
     namespace: Namespace | None
     digest: bytes | None
     prefix: bytes | None
+    pins: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +311,22 @@ class BlockCache:
         self._check_running(request)
         self._close(request)
         self._preempted.append(request)
+
+    def pin(self, tokens: Tokens, namespace: Namespace = SHARED) -> list[int]:
+        """Keep the cached prefix of a prompt from eviction; returns its blocks, which `unpin` takes."""
+        request = self._open(tokens, namespace)
+        request.tables = self._longest_hit(request, len(tokens))[1]
+        numbers = _found(request)
+        self._touch(numbers)
+        for number in numbers:
+            self._blocks[number].pins += 1
+        return numbers
+
+    def unpin(self, numbers: list[int]) -> None:
+        """Remove a pin; the end of the prompt is evicted first."""
+        for number in reversed(numbers):
+            self._blocks[number].pins -= 1
+            self._free(self._blocks[number])
 
     # The cache as a whole.
 
@@ -620,6 +638,7 @@ def _token_bytes(tokens: Tokens) -> bytes:
 def _block_view(block: Block) -> ShownBlock:
     content = block.content
     if content is None:
-        return ShownBlock(block.id, block.references, None, None, None, None)
+        return ShownBlock(block.id, block.references, None, None, None, None, pins=0)
     prefix = _token_bytes(content.prefix)
-    return ShownBlock(block.id, block.references, content.group, content.namespace, content.digest, prefix)
+    references = block.references - block.pins
+    return ShownBlock(block.id, references, content.group, content.namespace, content.digest, prefix, block.pins)

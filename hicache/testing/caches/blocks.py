@@ -48,7 +48,7 @@ class BlockCacheAdapter(CacheAdapter):
             *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.SWA, Capability.MAMBA),
             *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
             *(Capability.EVENTS, Capability.HASHES, Capability.COLLISIONS),
-            *(Capability.PREEMPTION, Capability.MEDIA),
+            *(Capability.PREEMPTION, Capability.PINS, Capability.MEDIA),
         }
     )
     cache_type: ClassVar[type[BlockCache]] = BlockCache
@@ -122,6 +122,12 @@ class BlockCacheAdapter(CacheAdapter):
     def abort(self, request: BlockRequest) -> None:
         self.cache.abort(request)
 
+    def pin(self, key: Key) -> list[int]:
+        return self.cache.pin(key.identity(), key.namespace)
+
+    def unpin(self, receipt: list[int]) -> None:
+        self.cache.unpin(receipt)
+
     def tables(self, request: BlockRequest) -> Mapping[str, Slots]:
         found: dict[str, Slots] = {}
         for group, component in enumerate(self._components):
@@ -155,7 +161,9 @@ class BlockCacheAdapter(CacheAdapter):
     def block_snapshot(self) -> BlockSnapshot:
         state = self.cache.snapshot()
         cached = tuple(
-            CachedBlock(self._components[block.group], block.id, block.namespace, block.prefix, block.references)
+            CachedBlock(
+                self._components[block.group], block.id, block.namespace, block.prefix, block.references, block.pins
+            )
             for block in state.blocks
             if block.group is not None and block.namespace is not None and block.prefix is not None
         )

@@ -114,7 +114,8 @@ class ReferenceAdapter(CacheAdapter):
 
     interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
-        *(Capability.TABLES, Capability.PARTIAL_HITS, Capability.PREEMPTION, Capability.MEDIA),
+        *(Capability.TABLES, Capability.PARTIAL_HITS, Capability.PREEMPTION, Capability.PINS),
+        Capability.MEDIA,
     }
     recencies: ClassVar[tuple[Recency, ...]] = tuple(Recency)
     state_options: ClassVar[frozenset[str]] = frozenset({"mamba_checkpoint_interval", "mamba_max_states_per_path"})

@@ -52,8 +52,8 @@ class Driver:
     Every verb raises InvariantError when the cache violates a law. Data must be written before it is inserted.
     `operations`: verbs called so far. `check_every`: everything is checked after this many verbs; 0: only by `check()`.
     `running`: the running requests; `preempted`: those to resume; `loads` and `prefetches`: those that a caller waits
-    for; all by the identity of their handle or ticket. `failures`: how many transfers the test let fail. `may_miss`: an
-    admission may find less than is cached, as hashes collide.
+    for; `pinned`: what each pin keeps; all by the identity of their handle, ticket or receipt. `failures`: how many
+    transfers the test let fail. `may_miss`: an admission may find less than is cached, as hashes collide.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -66,6 +66,7 @@ class Driver:
         self.host_locks = LockBook(config.components, Tier.HOST)
         self.running: dict[int, RunningRequest] = {}
         self.preempted: dict[int, RunningRequest] = {}
+        self.pinned: dict[int, Key] = {}
         self.loads: dict[int, OpenLoad] = {}
         self.prefetches: dict[int, OpenPrefetch] = {}
         self._receipts: list[tuple[Handle, dict[LockBook, int]]] = []
@@ -116,6 +117,7 @@ class Driver:
         for prefetch in self.prefetches.values():
             prefetch.record_length(self.cached_length_of(prefetch.key))
         self.operations += 1
+        self._require_pinned()
         if self.check_every and self.operations % self.check_every == 0:
             self.check()
 
@@ -493,6 +495,26 @@ class Driver:
         self.adapter.preempt(request)
         self.preempted[id(request)] = running
         self._end(running, "preempt")
+
+    def pin(self, key: Key) -> Handle:
+        """Pin what is cached of a prompt. Until `unpin` it must be found after each verb (LOCK-13)."""
+        tokens = self.adapter.lookup(key)
+        receipt = self.adapter.pin(key)
+        self.pinned[id(receipt)] = cut(key, tokens, self.config)
+        self.verb_done()
+        return receipt
+
+    def unpin(self, receipt: Handle) -> None:
+        """Remove a pin."""
+        del self.pinned[id(receipt)]
+        self.adapter.unpin(receipt)
+        self.verb_done()
+
+    def _require_pinned(self) -> None:
+        for key in self.pinned.values():
+            found = self.adapter.lookup(key)
+            if found < self.elements(key):
+                raise violation("LOCK-13", "lookup of a pinned prompt", f"{self.elements(key)} tokens", found)
 
     # The host tier.
 
@@ -955,7 +977,11 @@ class Driver:
 
     def _require_no_room(self, tokens: int) -> None:
         """An extension to so many tokens was refused. What other requests reserve is not known, nor what moves."""
-        is_alone = len(self.running) == len(self.locks) == 1 and not any(map(len, self.ledger.held().values()))
+        is_alone = (
+            len(self.running) == len(self.locks) == 1
+            and not self.pinned
+            and not any(map(len, self.ledger.held().values()))
+        )
         if is_alone and self.config.host is None:
             self.kept.require_no_room(f"extension to {tokens} tokens of the only request", tokens)
 

@@ -104,6 +104,7 @@ def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held, moving: C
     if len(owners) != pool.capacity:
         counts = Counter(owners.values())
         raise violation("POOL-1", place, f"{pool.capacity} blocks with an owner", f"{len(owners)}: {dict(counts)}")
+    in_use |= {block.number for block in cached if block.pins}
     if pool.queue is not None and sorted(pool.queue) != sorted(owners.keys() - in_use):
         raise violation("POOL-1", f"queue of the {place}", sorted(owners.keys() - in_use), sorted(pool.queue))
 
@@ -153,6 +154,7 @@ def check_block_sizes(snapshot: BlockSnapshot, config: CacheConfig, sizes: Mappi
     held, geometry, moving = held_blocks(tables, config), geometry_of(config), in_flight(snapshot, config)
     for pool in snapshot.pools:
         used = moving | {number for component, number in held if component in pool.components}
+        used |= {block.number for block in snapshot.blocks if block.component in pool.components and block.pins}
         cached = {block.number for block in snapshot.blocks if block.component in pool.components}
         for component in pool.components:
             unit = geometry.slots(component)

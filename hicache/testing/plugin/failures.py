@@ -96,7 +96,7 @@ def _text(field: bytes) -> str:
 VERBS = (
     *("allocate", "free", "match", "insert", "lock", "unlock", "evict", "reset", "step", "drain"),
     *("release_window", "allocate_state", "free_state", "fork_state"),
-    *("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort", "preempt"),
+    *("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort", "preempt", "pin", "unpin"),
     *("evict_host", "lock_host", "unlock_host", "load_back", "claim", "abandon"),
     *("advance", "complete", "fail", "fail_waits"),
     *("prefetch", "check_prefetch", "abort_prefetch", "attach_storage", "detach_storage", "clear_storage"),

@@ -19,7 +19,7 @@ CLAUSES_BY_SECTION = {
     "MATCH": 21,
     "COMP": 3,
     "INS": 8,
-    "LOCK": 12,
+    "LOCK": 13,
     "EVICT": 13,
     "HOST": 10,
     "STORE": 16,
