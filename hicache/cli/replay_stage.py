@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Event
@@ -15,6 +15,7 @@ from time import perf_counter
 from hicache.cli.command import adapter_class
 from hicache.cli.program import program
 from hicache.cli.stage import StageProgress, StageResult, Verification, part_of, record_of, run_process
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.failures import causes_of
 from hicache.testing.plugin.known_failures import (
@@ -84,6 +85,11 @@ class Replays:
         begin = perf_counter()
         try:
             outcome = replay_sample(self.adapter, sample, self.directory, progress)
+        except ConfigurationError as error:
+            refused = self._execution(sample, (), "", "", (), perf_counter() - begin, 0)
+            return replace(
+                refused, outcome=Outcome.SKIPPED, causes=(), reason=f"{self.adapter.__name__} refuses it: {error}"
+            )
         except Exception as error:  # noqa: BLE001 - an exception of the cache under test is a finding
             raised = error.__cause__ if isinstance(error, OpeningError) and error.__cause__ else error
             reason = f"{type(raised).__name__}: {raised}\n\n{traceback.format_exc()}"

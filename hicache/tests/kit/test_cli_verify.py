@@ -35,6 +35,7 @@ from hicache.cli.stage import (
 )
 from hicache.cli.verify import STAGES, left_out, verify
 from hicache.cli.verify_view import run_with_progress, show_results
+from hicache.errors import ConfigurationError
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
@@ -596,6 +597,12 @@ def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exceptio
     record = Replays(FLAT_CACHE, FlatCache, Path("some where"), known).run(ignore)
     assert record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), f"got {record.capabilities}"
     return record.executions[0]
+
+
+def test_a_replay_with_a_configuration_that_the_cache_refuses_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run_replay(monkeypatch, ConfigurationError("no host tier for SWA and MAMBA together"))
+    expected = (Outcome.SKIPPED, "FlatCache refuses it: no host tier for SWA and MAMBA together", ())
+    assert (told.outcome, told.reason, told.causes) == expected, f"expected {expected}, got {told}"
 
 
 def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
