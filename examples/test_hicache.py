@@ -22,8 +22,8 @@ from pathlib import Path
 
 CORES = {
     "sglang": {
-        "hicache.engines.sglang:Checkout": "sglang-0.5.23-python.toml",
-        "hicache.engines.sglang:CheckoutRust": "sglang-0.5.23-rust.toml",
+        "hicache.engines.sglang:Checkout": "sglang-0.5.23.toml",
+        "hicache.engines.sglang:CheckoutRust": "sglang-0.5.23.toml",
     },
     "vllm": {"hicache.engines.vllm:Checkout": "vllm-0.33.0.toml"},
 }

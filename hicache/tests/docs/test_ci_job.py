@@ -45,6 +45,12 @@ def test_a_sound_cache_passes_and_its_witnesses_are_shown(tmp_path: Path, words:
     assert "witnesses: " in output, f"expected what the run saw, got {output}"
 
 
+def test_the_lists_of_the_file_are_in_the_package() -> None:
+    job = runpy.run_path(str(ROOT / "examples" / "test_hicache.py"))
+    for known in {known for lists in job["CORES"].values() for known in lists.values()}:
+        assert (ROOT / "hicache" / job["LISTS"] / known).is_file(), f"examples/test_hicache.py: there is no {known}"
+
+
 def test_caches_that_hit_other_tokens_are_told_apart() -> None:
     job = runpy.run_path(str(ROOT / "examples" / "test_hicache.py"))
     assert job["difference"]({"python": [0, 64, 128], "rust": [0, 64]}) == "", "a replay may end early"
