@@ -282,6 +282,20 @@ def test_nothing_is_cached_that_no_request_computed(driver: Scenario) -> None:
     assert found <= expected, f"REQ-11: two of four pages were computed: expected {expected} cached, got {found}"
 
 
+@clause("POOL-1", "REQ-11", needs=LOOKING, verbs=False)
+def test_what_running_requests_share_has_equal_tokens_and_is_not_cached_before_it_is_computed(driver: Scenario) -> None:
+    whole = driver.tokens_in_pages(3)
+    first = driver.admit_pages([1, 2, 3], tail=1)
+    # The driver checks after each verb who has which block, what is cached, and its bytes.
+    driver.abort(driver.admit_pages([1, 2, 3], tail=1).request)
+    second = driver.admit_pages([1, 9, 3], tail=1)
+    driver.abort(first.request)
+    compute(driver, second, whole)
+    driver.finish(second.request)
+    found, expected = driver.cached_pages([1, 9, 3]), expected_pages(driver, 3, [whole], whole + 1)
+    assert found == expected, f"REQ-1: a request computed three pages: expected {expected} cached, got {found}"
+
+
 # EVICT-1, EVICT-2: what makes room.
 
 

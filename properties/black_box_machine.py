@@ -493,7 +493,22 @@ class BlackBoxRequests(BlackBoxMachine, RequestVerbs):
         """The slots from `start` on, but those of blocks that are merged early: they have what is computed there."""
         rest = table[start:]
         merged = self.log.has(key, rest, start) if self.driver.geometry.merges_early else np.zeros(len(rest), np.bool_)
+        if self.driver.geometry.shares_uncomputed:
+            for number in self.handles:
+                merged |= self._shared_with(number, key)[start : start + len(rest)] == rest
         return _present(rest[~merged])
+
+    def _shared_with(self, number: int, key: Key) -> Slots:
+        """The slots that a running request may share with a prompt: of whole blocks of equal tokens; 0 elsewhere."""
+        other, table = self.keys[number], self._table(number)
+        common = min(len(key.tokens), len(other.tokens))
+        differ = np.flatnonzero(key.tokens[:common] != other.tokens[:common])
+        whole = (differ[0] if len(differ) else common) // self.config.page_size * self.config.page_size
+        shared = np.zeros(
+            max(len(table), len(key.tokens) + self.driver.geometry.lookahead + self.config.page_size), np.int64
+        )
+        shared[:whole] = table[:whole] * (other.namespace == key.namespace)
+        return shared
 
     def _scheduled(self, key: Key, table: Slots) -> None:
         """Where tokens are cached when they are scheduled, they are computed in the same step."""

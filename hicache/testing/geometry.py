@@ -40,6 +40,7 @@ class Geometry:
     for speculative decoding. `context_parallel`: the ranks that share the tokens of a block of FULL or SWA; every rank
     has a state whole. `publish`: when computed tokens are cached. `chunk_tokens`: for a cache beside the device, which
     keeps chunks on a host tier and nothing on the device: the tokens of a chunk, a multiple of the block; else None.
+    `shares_uncomputed`: requests with the same tokens may share whole blocks that none of them has computed.
     Raises ConfigurationError, naming the field and its value, for what contradicts itself.
     """
 
@@ -51,6 +52,7 @@ class Geometry:
     context_parallel: int = 1
     publish: Publish = Publish.CHUNK
     chunk_tokens: int | None = None
+    shares_uncomputed: bool = False
 
     def __post_init__(self) -> None:
         for component, tokens in self.block_tokens.items():
@@ -131,6 +133,7 @@ class Geometry:
         words += [f"lookahead{self.lookahead}"] if self.lookahead else []
         words += ["whole"] if not self.recomputed_tokens else []
         words += [f"chunk{self.chunk_tokens}"] if self.chunk_tokens else []
+        words += ["shares"] if self.shares_uncomputed else []
         words += [self.publish.value] if self.publish is not Publish.CHUNK else []
         return "-".join(["shared" if self.shared_pool else "pools", *words])
 

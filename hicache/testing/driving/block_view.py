@@ -13,7 +13,14 @@ from hicache.testing.driving.running import RunningRequest
 from hicache.testing.driving.table_contents import TableContents
 from hicache.testing.driving.view import View
 from hicache.testing.geometry import Publish, geometry_of
-from hicache.testing.laws.blocks import check_block_sizes, check_blocks, check_evicted, check_growth, check_table
+from hicache.testing.laws.blocks import (
+    check_block_sizes,
+    check_blocks,
+    check_evicted,
+    check_growth,
+    check_shared,
+    check_table,
+)
 from hicache.testing.laws.chunks import check_chunks, check_evicted_chunks, check_host_sizes
 from hicache.testing.models.blocks import BlockModel
 from hicache.testing.snapshot import BlockSnapshot, OffloadView, TransferView
@@ -122,6 +129,8 @@ class BlockView(View):
         departures = clauses_not_checked(self._adapter.profile, self._adapter.departures)
         tables = [request.tables for request in running]
         check_blocks(snapshot, self._config, tables, departures)
+        if self._geometry.shares_uncomputed:
+            check_shared([(request.key, request.tables) for request in running], self._config)
         if Capability.SIZES in self._adapter.capabilities and "LOCK-4" not in departures:
             check_block_sizes(snapshot, self._config, self._adapter.sizes(), tables)
         now = self._operations()

@@ -12,7 +12,7 @@ from hicache.config import CacheConfig
 from hicache.testing.geometry import geometry_of
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.testing.violation import ViolationError, violation
-from hicache.types import Component, Sizes, Slots
+from hicache.types import Component, Key, Namespace, Sizes, Slots
 
 TOKEN_BYTES = 4
 
@@ -49,7 +49,8 @@ def held_blocks(tables: Tables, config: CacheConfig) -> Held:
 def _laws(snapshot: BlockSnapshot, config: CacheConfig, held: Held) -> Iterator[Callable[[], None]]:
     yield partial(check_pools, snapshot, config)
     for pool in snapshot.pools:
-        yield partial(check_owners, pool, snapshot, held, in_flight(snapshot, config))
+        shares = geometry_of(config).shares_uncomputed
+        yield partial(check_owners, pool, snapshot, held, in_flight(snapshot, config), shares=shares)
     yield partial(check_lengths, snapshot, config)
     yield partial(check_references, snapshot, held)
     yield partial(check_copies, snapshot, config)
@@ -76,11 +77,14 @@ def in_flight(snapshot: BlockSnapshot, config: CacheConfig) -> set[int]:
     return {int(slot) // size for one in transfers for slot in one.device[Component.FULL]}
 
 
-def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held, moving: Collection[int] = ()) -> None:
+def check_owners(
+    pool: BlockPool, snapshot: BlockSnapshot, held: Held, moving: Collection[int] = (), *, shares: bool = False
+) -> None:
     """POOL-1: a block is blank and free, or cached, or in the table of one request, or in a transfer; nothing is lost.
 
-    A cached block may stand in several tables. The queue has the blocks that no table has. `moving`: the blocks in
-    transfers, which no one else gets when their request has ended.
+    A cached block may stand in several tables, and one of FULL or SWA that is not computed if the cache `shares` it.
+    The queue has the blocks that no table has. `moving`: the blocks in transfers, which no one else gets when their
+    request has ended.
     """
     place = f"pool of {', '.join(pool.components)}"
     owners: dict[int, str] = {}
@@ -95,7 +99,7 @@ def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held, moving: C
             in_use.add(number)
             if owners.get(number) != f"the cached blocks of {component}":
                 _own(owners, number, f"a request's table of {component}", place)
-                if count > 1:
+                if count > 1 and (not shares or component == Component.MAMBA):
                     raise violation("POOL-1", f"{place}, block {number}, not cached", "1 entry in tables", count)
     for number in moving:
         if number not in in_use:
@@ -115,6 +119,25 @@ def _own(owners: dict[int, str], number: int, owner: str, place: str) -> None:
     if number in owners:
         raise violation("POOL-1", f"{place}, block {number}", f"one owner, {owners[number]}", f"{owner} as well")
     owners[number] = owner
+
+
+def check_shared(prompts: Sequence[tuple[Key, Mapping[str, Slots]]], config: CacheConfig) -> None:
+    """POOL-1: requests share a block only where both have all of its tokens, after equal ones.
+
+    `prompts`: those of the running requests, with their tables.
+    """
+    geometry, known = geometry_of(config), dict[tuple[str, int], tuple[Namespace, bytes]]()
+    for key, table in prompts:
+        data = key.tokens.astype("<i4").tobytes()
+        for component in table.keys() - {Component.MAMBA.value}:
+            size = geometry.slots(component)
+            for index, slot in enumerate(table[component][::size].tolist()):
+                end = (index + 1) * size * TOKEN_BYTES
+                own = key.namespace, data[:end]
+                other = known.setdefault((component, slot), own)
+                if slot and other is not own and (other != own or len(data) < end):
+                    place = f"block {slot // size} of {component}, in the tables of two requests"
+                    raise violation("POOL-1", place, "all of its tokens in both, after equal ones", "other tokens")
 
 
 def check_lengths(snapshot: BlockSnapshot, config: CacheConfig) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar
+
+import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.request import Request, RequestManager
@@ -128,6 +130,45 @@ class GivingBackAdapter(BlockCacheAdapter):
     @classmethod
     def configurations(cls) -> Sequence[CacheConfig]:
         return [config for config in FULL_ALONE if not config.geometry.lookahead]
+
+
+class SharingBlocks(BlockCache):
+    """A request shares the whole blocks that a running one with the same tokens has, before they are computed."""
+
+    def _take(self, request: BlockRequest, found: Sequence[int]) -> None:
+        self._touch(found)
+        self._touch(self.shared(request))
+        request.tables[0] += self.shared(request)
+        self._grow(request)
+
+    def shared(self, request: BlockRequest) -> list[int]:
+        """The blocks that a running request has after those of the hit, as far as both have the same tokens."""
+        size, start = self.block_tokens[0], len(request.tables[0])
+        for other in self._requests:
+            common = min(len(request.tokens), len(other.tokens))
+            differ = np.flatnonzero(request.tokens[:common] != other.tokens[:common])
+            whole = (differ[0] if len(differ) else common) // size
+            if other.namespace == request.namespace and whole > start:
+                return other.tables[0][start:whole]
+        return []
+
+    def _publish_block(self, request: BlockRequest, group: int, index: int) -> None:
+        if self._blocks[request.tables[group][index]].content is None:
+            super()._publish_block(request, group, index)
+
+
+class SharingBlocksAdapter(BlockCacheAdapter):
+    """By requests."""
+
+    cache_type = SharingBlocks
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        return [
+            replace(config, geometry=replace(config.geometry, shares_uncomputed=True))
+            for config in FULL_ALONE
+            if config.geometry.publish is Publish.CHUNK
+        ]
 
 
 def output_of(tokens: int) -> int:

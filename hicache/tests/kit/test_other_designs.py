@@ -14,6 +14,7 @@ from hicache.tests.kit.other_designs import (
     LateTree,
     ReservingBlocksAdapter,
     ReservingTree,
+    SharingBlocksAdapter,
 )
 from hicache.tests.kit.suite_runs import run_apart
 
@@ -40,6 +41,11 @@ OUTSIDE = f"{MACHINE}_from_outside[full]"
             ReservingBlocksAdapter,
             (REQUESTS[1], f"{MACHINE}[full]", f"{MACHINE}[full+swa]"),
             {"REQ-4", "REQ-5", "POOL-1", "REQ-9"},
+        ),
+        (
+            SharingBlocksAdapter,
+            (REQUESTS[1], f"{MACHINE}[full]", OUTSIDE),
+            {"POOL-1", "REQ-11", "POOL-2", "REQ-3"},
         ),
         (ReservingTree, (*REQUESTS, f"{MACHINE}[full]", "--hicache-quick"), {"REQ-4", "REQ-5", "POOL-1", "REQ-9"}),
     ],
