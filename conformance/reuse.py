@@ -112,11 +112,11 @@ def serve(driver: Scenario, key: Key, door: Door = Door.REQUESTS, *, in_chunks: 
         return _serve_by_verbs(driver, key, in_chunks=in_chunks)
     admission = admitted(driver, key)
     chunks = [end + driver.config.bigram for end in chunk_ends(driver, key) if in_chunks]
-    stops = {stop for stop in (*chunks, *_stops(driver, key, admission)) if stop > admission.cached_tokens}
-    for tokens in sorted(stops):
+    found = admission.cached_tokens + admission.copied_tokens
+    for tokens in sorted({stop for stop in (*chunks, *_stops(driver, key, admission)) if stop > found}):
         driver.checkpoint(admission.request, tokens)
     driver.finish(admission.request)
-    return admission.cached_tokens
+    return found
 
 
 def look(driver: Scenario, key: Key, door: Door) -> int:
@@ -128,7 +128,7 @@ def look(driver: Scenario, key: Key, door: Door) -> int:
         return min(driver.lookup(key), usable(driver, key))
     admission = admitted(driver, key)
     driver.abort(admission.request)
-    return admission.cached_tokens
+    return admission.cached_tokens + admission.copied_tokens
 
 
 def admitted(driver: Scenario, key: Key) -> Admission:

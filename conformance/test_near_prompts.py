@@ -75,7 +75,7 @@ def require_admission(driver: Scenario, tokens: Sequence[int], most: int, why: s
         return
     admission = driver.admit(driver.key([*tokens, TAIL]))
     assert admission is not None, f"REQ-5: nothing else runs: expected {len(tokens) + 1} tokens to be admitted"
-    pages = admission.cached_tokens // driver.config.page_size
+    pages = (admission.cached_tokens + admission.copied_tokens) // driver.config.page_size
     driver.abort(admission.request)
     assert pages <= most, f"KEY-7: {why}: expected a request of {list(tokens)} to be given {most} pages, got {pages}"
 

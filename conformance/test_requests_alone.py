@@ -45,9 +45,15 @@ def prompt_of(driver: Scenario, pages: Sequence[int], tokens: int) -> Key:
     return driver.key(driver.prompt([*pages, *others])[:tokens])
 
 
+def hit_of(driver: Scenario, admission: Admission) -> int:
+    """How many tokens of whole pages a request found, shared or copied."""
+    size = driver.config.page_size
+    return (admission.cached_tokens + admission.copied_tokens) // size * size
+
+
 def compute(driver: Scenario, admission: Admission, tokens: int) -> None:
     """Compute and cache a chunk that ends at so many tokens, unless they are cached already."""
-    if tokens > admission.cached_tokens:
+    if tokens > admission.cached_tokens + admission.copied_tokens:
         driver.checkpoint(admission.request, tokens)
 
 
@@ -118,7 +124,7 @@ def test_a_prompt_that_ends_inside_a_page_is_cached_up_to_the_page(driver: Scena
 @clause("MATCH-1", needs=REQUESTS, verbs=False)
 def test_a_hit_leaves_the_tokens_that_must_be_computed(driver: Scenario) -> None:
     driver.run([1, 2])
-    whole, found = 2 * driver.config.page_size, driver.admit_pages([1, 2]).cached_tokens
+    whole, found = 2 * driver.config.page_size, hit_of(driver, driver.admit_pages([1, 2]))
     if not driver.geometry.recomputed_tokens:
         expected = whole
     else:
@@ -126,7 +132,7 @@ def test_a_hit_leaves_the_tokens_that_must_be_computed(driver: Scenario) -> None
     assert found == expected, (
         f"MATCH-1: {whole} tokens are cached and asked for: expected a hit of {expected}, got {found}"
     )
-    longer = driver.admit_pages([1, 2], tail=1).cached_tokens
+    longer = hit_of(driver, driver.admit_pages([1, 2], tail=1))
     assert longer == whole, f"MATCH-1: one token more is asked for: expected a hit of {whole}, got {longer}"
 
 
@@ -152,7 +158,7 @@ def test_a_hit_ends_where_every_component_can_serve_it(driver: Scenario) -> None
     driver.finish(admission.request)
     found, expected = driver.cached_pages([1, 2, 3]), expected_pages(driver, 3, [2 * size], 3 * size + 1)
     assert found == expected, f"MATCH-1: a chunk ended after two of three pages: expected {expected}, got {found}"
-    again = driver.admit_pages([1, 2, 3, 4]).cached_tokens
+    again = hit_of(driver, driver.admit_pages([1, 2, 3, 4]))
     assert again == expected * size, f"MATCH-1: expected a hit of {expected} pages, got {again} tokens"
 
 

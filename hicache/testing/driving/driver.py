@@ -973,7 +973,8 @@ class Driver:
             limit = max(0, self.elements(key) - self.geometry.recomputed_tokens)
             # A hit that goes on inside a page may have no state at the end of its whole pages.
             if not (self._has_states and admission.copied_tokens):
-                self._require_kept("admission", key, admission.cached_tokens, limit)
+                pages = (admission.cached_tokens + admission.copied_tokens) // self.config.page_size
+                self._require_kept("admission", key, pages * self.config.page_size, limit)
 
     def _require_no_room(self, tokens: int) -> None:
         """An extension to so many tokens was refused. What other requests reserve is not known, nor what moves."""
