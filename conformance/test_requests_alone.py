@@ -325,9 +325,10 @@ def test_a_request_that_is_not_admitted_evicts_nothing(driver: Scenario) -> None
     assert admission is not None, f"REQ-5: expected {room(driver)} tokens to be admitted, as so many are free"
     too_many = driver.config.capacity_tokens[FULL]
     assert driver.admit(prompt_of(driver, [200], too_many)) is None, f"POOL-3: {too_many} tokens do not fit beside it"
+    assert driver.extend(admission.request, [0] * too_many) is None, f"POOL-3: it does not fit with {too_many} more"
     driver.abort(admission.request)
     found = driver.cached_pages([1, 2, 3])
-    assert found == 3, f"EVICT-13: a request was not admitted: expected 3 pages to stay cached, got {found}"
+    assert found == 3, f"EVICT-13: a request was not admitted or extended: expected 3 pages to stay cached, got {found}"
 
 
 @clause("REQ-9", needs=REQUESTS, verbs=False)

@@ -320,7 +320,9 @@ class RequestMachine(RequestVerbs):
         free, running = self._free_pages(), self.driver.running[id(self.handles[number])]
         known = running.slot_tokens
         is_granted = super().grow(number, tokens, longer)
-        if self.order is not None and is_granted:
+        if self.order is not None and not is_granted:
+            self.order.refused(self.keys[number])
+        elif self.order is not None:
             self.order.extended(number, longer)
             page, ahead = self.config.page_size, self.driver.geometry.lookahead
             before, after = (-(-(count + ahead) // page) for count in (known, running.slot_tokens))

@@ -380,8 +380,7 @@ class Driver:
         self.kept.look()
         admission = admit()
         if admission is None:
-            self.kept.refused()
-            self.view.refused()
+            self._refused()
         else:
             if hit is not None:
                 self._require_hit(key, hit, admission)
@@ -389,6 +388,11 @@ class Driver:
             self._start(key, admission)
         self.verb_done("admit")
         return admission
+
+    def _refused(self) -> None:
+        """A request was not admitted, or not extended."""
+        self.kept.refused()
+        self.view.refused()
 
     def resume(self, request: Handle) -> Admission | None:
         """The admission of a request that was loading, with its bytes checked, or None while it loads.
@@ -454,6 +458,7 @@ class Driver:
         self.kept.grows(0 if table is None else len(table) - len(running.table))
         if table is None:
             self._require_no_room(len(running.key.tokens) + len(added))
+            self._refused()
         else:
             running.key = replace(running.key, tokens=np.concatenate((running.key.tokens, added)))
             self._renew_table(running, table)

@@ -92,7 +92,7 @@ class Kept:
             self.gives(freed)
 
     def refused(self) -> None:
-        """A request was not admitted. A cache that departs from EVICT-13 may have evicted for it."""
+        """A request was not admitted or extended. A cache that departs from EVICT-13 may have evicted for it."""
         if "EVICT-13" in self._not_checked:
             self.lost()
 

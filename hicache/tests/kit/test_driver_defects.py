@@ -11,6 +11,7 @@ import pytest
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter, PageBytes
+from hicache.testing.caches.block_cache import BlockRequest
 from hicache.testing.caches.blocks import CONFIGURATIONS as BLOCKS
 from hicache.testing.caches.blocks import BlockCacheAdapter
 from hicache.testing.caches.reference import ReferenceAdapter
@@ -325,13 +326,19 @@ def test_a_defect_of_requests_is_found(adapter: type[CacheAdapter], verbs: Verbs
 
 
 class EvictsFirst(BlockCacheAdapter):
-    """`admit` evicts a block before it finds that a request does not fit."""
+    """`admit` and `extend` evict a block before they find that a request does not fit."""
 
     def admit(self, key: Key) -> Admission | None:
         admission = super().admit(key)
         if admission is None:
             self.cache.evict(1)
         return admission
+
+    def extend(self, request: BlockRequest, tokens: Tokens) -> Slots | None:
+        table = super().extend(request, tokens)
+        if table is None:
+            self.cache.evict(1)
+        return table
 
 
 class EvictsFirstByDesign(EvictsFirst):
@@ -353,11 +360,25 @@ def ask_for_too_much(driver: Driver) -> None:
     driver.lookup(first)
 
 
+def extend_by_too_much(driver: Driver) -> None:
+    """Cache a prompt, run another, and extend it by as much as the cache has; then ask for the first again."""
+    first, last = driver.key(driver.prompt([1, 2])), driver.key(driver.prompt([9]))
+    admissions = [driver.admit(key) for key in (first, last)]
+    assert all(admissions), "both fit"
+    requests = [admission.request for admission in admissions if admission]
+    driver.finish(requests[0])
+    assert driver.extend(requests[1], [5] * driver.config.capacity_tokens[FULL]) is None, "it does not fit"
+    driver.lookup(first)
+
+
 @pytest.mark.parametrize("config", BLOCKS, ids=lambda config: config.name)
-def test_a_request_that_is_not_admitted_evicts_only_where_that_is_declared(config: CacheConfig) -> None:
-    ask_for_too_much(Driver(EvictsFirstByDesign(config), config))
+@pytest.mark.parametrize("ask", [ask_for_too_much, extend_by_too_much])
+def test_a_request_that_is_not_admitted_evicts_only_where_that_is_declared(
+    ask: Callable[[Driver], None], config: CacheConfig
+) -> None:
+    ask(Driver(EvictsFirstByDesign(config), config))
     with pytest.raises(AssertionError, match=r"EVICT-13: block .* to stay"):
-        ask_for_too_much(Driver(EvictsFirst(config), config))
+        ask(Driver(EvictsFirst(config), config))
 
 
 class CopiesOneLayer(HostedCache):
