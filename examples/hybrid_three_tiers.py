@@ -3,7 +3,7 @@
 A prompt is computed once. It is loaded back from the host after its eviction from the device, and read from storage
 after a restart. Each time all its bytes are compared: KV, sliding-window KV and the Mamba state.
 
-Run it with `python examples/hybrid_three_tiers.py`.
+Its tensors need torch: `pip install 'hicache[torch]'`. Run it with `python examples/hybrid_three_tiers.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The engine allocates the KV pool and writes to it. The cache decides which slot has what, backs up the slots to the
 host, and loads them back into the engine's tensor.
 
-Run it with `python examples/own_tensors.py`.
+Its tensors need torch: `pip install 'hicache[torch]'`. Run it with `python examples/own_tensors.py`.
 """
 
 from __future__ import annotations

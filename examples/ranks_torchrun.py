@@ -3,6 +3,7 @@
 Each rank has its half of the KV heads. The ranks take what both can serve: rank 1 has less host memory here. Threads
 copy at different speeds on each rank, and `step` and `drain` take over what has ended on both.
 
+Its ranks need torch: `pip install 'hicache[ranks]'`.
 Run it with `torchrun --nproc-per-node 2 examples/ranks_torchrun.py`.
 """
 
