@@ -750,10 +750,18 @@ class Sglang0523Rust(Sglang0523):
             name: self.component_type()[name.upper()] for name in (FULL, SWA, MAMBA) if name in config.components
         }
         self._locks = RustLocks(self.cache.tree_core, self._kinds, config.sliding_window_size)
+        self._snapshotted: RustTree | None = None
 
     def tree(self) -> RustTree:
-        """The tree now."""
-        return RustTree(self.cache.tree_core, self._kinds, self._locks)
+        """The tree now; while a snapshot is made, the one that it shows."""
+        return self._snapshotted or RustTree(self.cache.tree_core, self._kinds, self._locks)
+
+    def show(self) -> Snapshot:
+        self._snapshotted = self.tree()
+        try:
+            return super().show()
+        finally:
+            self._snapshotted = None
 
     def root(self) -> RustNode:
         return self.tree().root
