@@ -21,5 +21,8 @@ class SglangDropIn(Sglang0523):
         return drop_in_class()
 
     def count_victims(self, component: str) -> int:
-        # Victims cannot be counted: 1 stands for any number of them.
-        return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])
+        tree = self.cache.reference.tree
+        index, nodes = tree.by_name[component].index, [tree.radix.root]
+        for node in nodes:
+            nodes.extend(node.children.values())
+        return sum(node.device[index].value is not None for node in nodes)
