@@ -283,6 +283,8 @@ class ReferenceTree:
         number = self._number(node, params)
         if number is not None:
             self._tree.unlock(self._held.pop(number).receipt)
+            # A node whose window was evicted under the lock goes with it.
+            self._give_back()
         return import_module(BASE).DecLockRefResult()
 
     def dec_swa_lock_only(self, node: Node, swa_uuid_for_lock: int | None = None, *_: object) -> None:
@@ -644,3 +646,4 @@ class ReferenceTree:
         if number is not None:
             held = self._held[number]
             held.receipt = self._tree.unlock_window(held.receipt)
+            self._give_back()
