@@ -155,6 +155,9 @@ EXAMPLES = {
 }
 TESTS = "test_my_cache.py"
 RANKS = "ranks_torchrun.py"
+JOB = "test_hicache.py"
+"""For the repository of an engine; tests of docs run it."""
+
 MAX_LINES = 79
 
 
@@ -178,9 +181,10 @@ def test_the_example_of_ranks_runs(tmp_path: Path) -> None:
 
 def test_every_example_is_run_short_and_says_how_to_run_it() -> None:
     found = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples").iterdir() if path.is_file()}
-    assert found.keys() == {*EXAMPLES, RANKS, TESTS}, (
-        f"examples/ has {sorted(found)}, tests run {sorted([*EXAMPLES, RANKS, TESTS])}"
+    assert found.keys() == {*EXAMPLES, RANKS, TESTS, JOB}, (
+        f"examples/ has {sorted(found)}, tests run {sorted([*EXAMPLES, RANKS, TESTS, JOB])}"
     )
+    del found[JOB]
     for name, text in found.items():
         lines = len(text.splitlines())
         assert lines <= MAX_LINES, f"{name} has {lines} lines, at most {MAX_LINES}"

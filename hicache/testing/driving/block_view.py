@@ -32,10 +32,14 @@ class BlockView(View):
     """A cache whose requests have a table for each component. Checks one adapter as far as its capabilities allow.
 
     `operations`: returns how many verbs were called so far. What was evicted is checked if it is at most one more.
+    `checks_computed`: `compute` and `schedule` are called for all that requests compute, so that REQ-11 is checked.
     """
 
-    def __init__(self, adapter: CacheAdapter, config: CacheConfig, operations: Callable[[], int]) -> None:
+    def __init__(
+        self, adapter: CacheAdapter, config: CacheConfig, operations: Callable[[], int], *, checks_computed: bool
+    ) -> None:
         super().__init__(adapter, config)
+        self._checks_computed = checks_computed
         self.shows_blocks = self.is_shown
         self._geometry = geometry_of(config)
         self._contents = TableContents(adapter, config)
@@ -143,7 +147,7 @@ class BlockView(View):
             self._check_offload(snapshot.offload, departures)
         self._before = (now, snapshot)
         # What storage has may have been computed before the cache was opened.
-        if "REQ-11" not in departures and self._config.storage is None:
+        if self._checks_computed and "REQ-11" not in departures and self._config.storage is None:
             self._model.adopt(snapshot)
             self._model.require_computed(self.verb)
         self._contents.verify_blocks(snapshot)

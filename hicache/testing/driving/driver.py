@@ -87,7 +87,7 @@ class Driver:
     def _view_of(self, adapter: CacheAdapter) -> View:
         shows_tree = adapter.profile == "tree" and Capability.SNAPSHOT in adapter.capabilities
         if Capability.TABLES in adapter.capabilities and not shows_tree:
-            return BlockView(adapter, self.config, lambda: self.operations)
+            return BlockView(adapter, self.config, lambda: self.operations, checks_computed=True)
         return TreeView(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -98,7 +99,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         git(file.parent, "add", "--all")
         git(file.parent, "commit", "--quiet", "-m", message)
     yield tmp_path / "repository"
-    assert not git(tmp_path / "repository", "status", "--porcelain"), "the source tree is not changed"
+    # An import may write its bytecode there.
+    changed = git(tmp_path / "repository", "status", "--porcelain", "--untracked-files=no")
+    assert not changed, f"the source tree is not changed, got {changed}"
 
 
 def bisect(*words: str) -> tuple[int, list[str]]:
@@ -113,7 +116,8 @@ def test_the_commit_that_broke_a_clause_is_found(repository: Path) -> None:
     found = git(repository, "log", "-1", "--format=%h %s", "HEAD~2").strip()
     assert (code, lines[-2]) == (0, f"first bad commit: {found}"), f"expected {found}, got {code} and {lines}"
     assert found.endswith("use no prefix"), f"the sixth commit broke it, got {found}"
-    assert lines[-1] == "tested 6 commits, 1 of them cannot be tested", f"got {lines}"
+    # Which commit git takes after a skipped one depends on the times of the commits.
+    assert re.fullmatch(r"tested [67] commits, 1 of them cannot be tested", lines[-1]), f"got {lines}"
     assert sum("cannot import name 'PrefixDictionary'" in line for line in lines) == 1, f"got {lines}"
     assert git(repository, "worktree", "list").count("\n") == 1, "the worktree is removed"
 

@@ -170,6 +170,7 @@ def test_the_calls_of_a_backend_are_recorded_without_their_pages(tmp_path: Path)
 CHANGING = (
     *(Capability.VERBS, Capability.RESET, Capability.SWA, Capability.MAMBA, Capability.REQUESTS),
     *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
+    *(Capability.PREEMPTION, Capability.PINS),
 )
 """The capabilities whose methods change a cache, but for those that only read it."""
 
