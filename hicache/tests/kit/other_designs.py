@@ -111,6 +111,7 @@ class GivingBack(BlockCache):
         for number in blank if self.config.publish is not Publish.SCHEDULED else ():
             if number in self.before:
                 self._store(self._blocks[number], self.before.pop(number))
+                self._queue.move_to_end(number)
 
     def _allocate(self) -> int:
         content = self._blocks[next(iter(self._queue))].content
