@@ -264,18 +264,23 @@ class Vllm0290(Vllm0300):
 
 def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> Any:
     """An empty KVCacheManager for a configuration."""
-    interface = import_from("vllm.v1.kv_cache_interface")
-    import_from("vllm.v1.core.single_type_kv_cache_manager").register_all_kvcache_specs(None)
     geometry = config.geometry
-    groups = [interface.KVCacheGroupSpec([name], _spec(interface, name, config)) for name in config.components]
     return import_from("vllm.v1.core.kv_cache_manager").KVCacheManager(
-        interface.KVCacheConfig(blocks + 1, [], groups),
+        cache_groups(config, blocks),
         max_model_len=MAX_MODEL_TOKENS,
         scheduler_block_size=geometry.alignment,
         hash_block_size=hash_block,
         enable_kv_cache_events=True,
         dcp_world_size=geometry.context_parallel,
     )
+
+
+def cache_groups(config: GeometricConfig, blocks: int) -> Any:
+    """The KVCacheConfig of a configuration: a group for each component, and the padding block beside the others."""
+    interface = import_from("vllm.v1.kv_cache_interface")
+    import_from("vllm.v1.core.single_type_kv_cache_manager").register_all_kvcache_specs(None)
+    groups = [interface.KVCacheGroupSpec([name], _spec(interface, name, config)) for name in config.components]
+    return interface.KVCacheConfig(blocks + 1, [], groups)
 
 
 def _spec(interface: Any, component: str, config: GeometricConfig) -> Any:

@@ -32,8 +32,11 @@ class VllmRequests:
         # By the hash of a block: the namespace, the bytes of a prompt that has it, and how many of these end with it.
         self._prefixes: dict[bytes, tuple[Namespace, bytes, int]] = {}
 
-    def new(self, key: Key) -> Any:
-        """A request of vLLM; its salt is a text that differs for each salt and tenant."""
+    def new(self, key: Key, sampling: Any = None, **fields: Any) -> Any:
+        """A request of vLLM; its salt is a text that differs for each salt and tenant.
+
+        `sampling`: the parameters of a request that generates. `fields`: further arguments of vLLM's class.
+        """
         (request_type,) = import_from("vllm.v1.request", "Request")
         (parameters_type,) = import_from("vllm.pooling_params", "PoolingParams")
         (lora_type,) = import_from("vllm.lora.request", "LoRARequest")
@@ -43,9 +46,9 @@ class VllmRequests:
             lora = lora_type(space.lora, number, f"adapters/{number}")
         salt = None if space.salt is space.tenant is None else json.dumps([space.salt, space.tenant])
         name, tokens = str(next(self._numbers)), key.tokens.tolist()
-        request = request_type(
-            name, tokens, None, parameters_type(), lora_request=lora, cache_salt=salt, block_hasher=self._hasher
-        )
+        pooling = parameters_type() if sampling is None else None
+        extras = {"lora_request": lora, "cache_salt": salt, "block_hasher": self._hasher, **fields}
+        request = request_type(name, tokens, sampling, pooling, **extras)
         self.remember(request, space)
         return request
 
