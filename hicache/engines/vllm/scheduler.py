@@ -27,6 +27,7 @@ from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.testing.violation import ViolationError, violation
 from hicache.types import SHARED, Component, Key, Slots
 
+MODULE = "hicache.engines.vllm.scheduler"
 SCHEDULER = "vllm.v1.core.sched.scheduler"
 POLICIES = ("fcfs", "priority")
 
@@ -34,7 +35,13 @@ BLOCKS = 24
 """The blocks of a pool: fewer than the running requests need at their longest, so that they preempt each other."""
 
 MAX_MODEL_TOKENS, MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS = 64, 40, 24
-MAX_RUNNING, MAX_WAITING, STEP_TOKENS = 6, 4, 24
+MAX_RUNNING, MAX_WAITING = 6, 4
+STEP_TOKENS, CHUNK_TOKENS = 24, 8
+"""The most tokens of a step, and of one request in a step: several requests compute their prompts side by side."""
+
+ARRIVAL, ABORT = 0.6, 0.03
+"""How likely it is in a step that a request arrives, and that one is aborted."""
+
 VOCABULARY = 50
 KNOWN_PROMPTS = 8
 """How many of the latest prompts and answers a new prompt may begin with."""
@@ -76,7 +83,11 @@ class ScheduledCache(Vllm0330):
 
 
 class SchedulerRun:
-    """One run of the scheduler. Each step raises ViolationError, with the step and how to repeat it, if a law fails."""
+    """One run of the scheduler.
+
+    A step raises ViolationError if a law does not hold, and RuntimeError if vLLM raises. The message names the step and the
+    command that repeats it.
+    """
 
     def __init__(self, layout: str, policy: str, seed: int) -> None:
         config = LAYOUTS[layout]
@@ -87,6 +98,7 @@ class SchedulerRun:
         self.scheduler.kv_event_publisher = SimpleNamespace(publish=self._count_evictions)
         # Each check is several verbs after the one before it.
         self._view = BlockView(self.cache, config, itertools.count(step=2).__next__)
+        self._view.verb = "a step"
         self._draws = random.Random(seed)  # noqa: S311 # a run is repeated by its seed
         self._running: dict[str, RunningRequest] = {}
         self._blocks: dict[str, list[int]] = {}
@@ -111,17 +123,21 @@ class SchedulerRun:
             self.counts.finished += len(self.scheduler.finished_req_ids)
             self._check()
         except ViolationError as error:
-            steps = self.counts.steps
-            command = f"python -m {__spec__.name} {self._words} --steps {steps}"
-            place = f"step {steps} of `{command}`: {error.place}"
-            raise violation(error.clause, place, error.expected, error.actual) from error
+            raise violation(error.clause, f"{self._place()}: {error.place}", error.expected, error.actual) from error
+        except Exception as error:
+            raise RuntimeError(f"{self._place()}: {type(error).__name__}: {error}") from error
+
+    def _place(self) -> str:
+        """The step, and the command that runs up to it."""
+        steps = self.counts.steps
+        return f"step {steps} of `python -m {MODULE} {self._words} --steps {steps}`"
 
     # Requests.
 
     def _draw(self) -> None:
-        if len(self.scheduler.waiting) < MAX_WAITING and self._draws.random() < 0.6:  # noqa: PLR2004
+        if len(self.scheduler.waiting) < MAX_WAITING and self._draws.random() < ARRIVAL:
             self._add()
-        if self.scheduler.requests and self._draws.random() < 0.03:  # noqa: PLR2004
+        if self.scheduler.requests and self._draws.random() < ABORT:
             name = self._draws.choice(list(self.scheduler.requests))
             (status,) = import_from("vllm.v1.request", "RequestStatus")
             self.counts.aborted += len(self.scheduler.finish_requests(name, status.FINISHED_ABORTED))
@@ -235,7 +251,7 @@ def _engine_config(blocks: int, policy: str) -> SimpleNamespace:
             max_num_batched_tokens=STEP_TOKENS,
             max_num_scheduled_tokens=None,
             enable_chunked_prefill=True,
-            long_prefill_token_threshold=0,
+            long_prefill_token_threshold=CHUNK_TOKENS,
             long_prefill_token_threshold_adaptive=False,
             prefill_schedule_interval=1,
             scheduler_reserve_full_isl=True,
@@ -291,7 +307,7 @@ def _engine_config(blocks: int, policy: str) -> SimpleNamespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the scheduler and print what was counted, or the clause that does not hold. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__, allow_abbrev=False)
     parser.add_argument("--layout", choices=LAYOUTS, default="full", help="the components of the model")
     parser.add_argument("--policy", choices=POLICIES, default="fcfs", help="the scheduling policy of vLLM")
     parser.add_argument("--seed", type=int, default=0)
