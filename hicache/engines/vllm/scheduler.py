@@ -85,8 +85,8 @@ class ScheduledCache(Vllm0330):
 class SchedulerRun:
     """One run of the scheduler.
 
-    A step raises ViolationError if a law does not hold, and RuntimeError if vLLM raises. The message names the step and the
-    command that repeats it.
+    A step raises ViolationError if a law does not hold, and RuntimeError if vLLM raises. The message names the step,
+    and the command that repeats it.
     """
 
     def __init__(self, layout: str, policy: str, seed: int) -> None:
@@ -99,10 +99,10 @@ class SchedulerRun:
         # Each check is several verbs after the one before it.
         self._view = BlockView(self.cache, config, itertools.count(step=2).__next__)
         self._view.verb = "a step"
-        self._draws = random.Random(seed)  # noqa: S311 # a run is repeated by its seed
+        self._draws = random.Random(seed)
         self._running: dict[str, RunningRequest] = {}
         self._blocks: dict[str, list[int]] = {}
-        self._prompts: list[list[int]] = []
+        self._prompts: list[Sequence[int]] = []
 
     def run(self, steps: int) -> Counts:
         """Run so many steps."""
@@ -146,15 +146,15 @@ class SchedulerRun:
         """Add a request, whose prompt begins with a part of an earlier prompt or answer."""
         known = self._draws.choice([[], *self._prompts[-KNOWN_PROMPTS:]])
         length = self._draws.randint(1, MAX_PROMPT_TOKENS)
-        tokens = known[: self._draws.randint(0, length)]
-        tokens = tokens + self._draws.choices(range(VOCABULARY), k=length - len(tokens))
+        tokens = list(known[: self._draws.randint(0, length)])
+        tokens += self._draws.choices(range(VOCABULARY), k=length - len(tokens))
         request = self.cache.requests.new(
             Key(np.array(tokens, dtype=np.int32), SHARED),
             sampling_parameters(self._draws.randint(1, MAX_OUTPUT_TOKENS)),
             arrival_time=float(self.counts.steps),
             priority=self._draws.randrange(3),
         )
-        self._prompts.append(request._all_token_ids)
+        self._prompts.append(request.all_token_ids)
         self.scheduler.add_request(request)
 
     # The model runner.
@@ -315,7 +315,9 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         counts = SchedulerRun(options.layout, options.policy, options.seed).run(options.steps)
-    except ViolationError as error:
+    except ImportError as error:
+        parser.error(str(error))
+    except (ViolationError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{counts}\n")
