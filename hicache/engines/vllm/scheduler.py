@@ -55,7 +55,7 @@ LAYOUTS: Mapping[str, GeometricConfig] = {
 
 
 @dataclass(slots=True)
-class Counts:
+class SchedulerCounts:
     """What a run has met. `evictions`: blocks whose hash was removed. `hit_tokens`: those that admissions found."""
 
     steps: int = 0
@@ -91,7 +91,7 @@ class SchedulerRun:
 
     def __init__(self, layout: str, policy: str, seed: int) -> None:
         config = LAYOUTS[layout]
-        self.counts = Counts()
+        self.counts = SchedulerCounts()
         self._words = f"--layout {layout} --policy {policy} --seed {seed}"
         self.cache = ScheduledCache(config, policy)
         self.scheduler = self.cache.scheduler
@@ -104,7 +104,7 @@ class SchedulerRun:
         self._blocks: dict[str, list[int]] = {}
         self._prompts: list[Sequence[int]] = []
 
-    def run(self, steps: int) -> Counts:
+    def run(self, steps: int) -> SchedulerCounts:
         """Run so many steps."""
         for _ in range(steps):
             self.step()
@@ -243,22 +243,12 @@ def open_scheduler(config: GeometricConfig, blocks: int, policy: str) -> Any:
 
 def _engine_config(blocks: int, policy: str) -> SimpleNamespace:
     """What the scheduler reads of vLLM's configuration: a text model on one device, without a connector or drafts."""
+    absent = ("lora_config", "kv_transfer_config", "ec_transfer_config", "speculative_config")
+    ahead = ("num_hash_lookahead_tokens", "num_lookahead_tokens", "num_prefill_lookahead_tokens")
     return SimpleNamespace(
-        scheduler_config=SimpleNamespace(
-            policy=policy,
-            max_num_seqs=MAX_RUNNING,
-            max_num_active_seqs=None,
-            max_num_batched_tokens=STEP_TOKENS,
-            max_num_scheduled_tokens=None,
-            enable_chunked_prefill=True,
-            long_prefill_token_threshold=CHUNK_TOKENS,
-            long_prefill_token_threshold_adaptive=False,
-            prefill_schedule_interval=1,
-            scheduler_reserve_full_isl=True,
-            watermark=0.0,
-            async_scheduling=False,
-            disable_chunked_mm_input=False,
-        ),
+        **dict.fromkeys(absent),
+        **dict.fromkeys((*ahead, "num_speculative_tokens"), 0),
+        scheduler_config=_scheduler_config(policy),
         cache_config=SimpleNamespace(
             num_gpu_blocks=blocks + 1,
             enable_prefix_caching=True,
@@ -282,26 +272,32 @@ def _engine_config(blocks: int, policy: str) -> SimpleNamespace:
             prefill_context_parallel_size=1,
         ),
         observability_config=SimpleNamespace(
-            kv_cache_metrics=False,
-            per_request_spec_decode_metrics="none",
-            enable_mfu_metrics=False,
-            enable_logging_iteration_details=False,
+            kv_cache_metrics=False, per_request_spec_decode_metrics="none", enable_mfu_metrics=False
         ),
         kv_events_config=SimpleNamespace(enable_kv_cache_events=True, publisher="null"),
         ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=SimpleNamespace(enabled=False),
-        lora_config=None,
-        kv_transfer_config=None,
-        ec_transfer_config=None,
-        speculative_config=None,
         is_mm_encoder_only=False,
         use_v2_model_runner=False,
         max_concurrent_batches=1,
         max_in_flight_tokens=STEP_TOKENS,
-        num_hash_lookahead_tokens=0,
-        num_lookahead_tokens=0,
-        num_prefill_lookahead_tokens=0,
-        num_speculative_tokens=0,
+    )
+
+
+def _scheduler_config(policy: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        policy=policy,
+        max_num_seqs=MAX_RUNNING,
+        max_num_active_seqs=None,
+        max_num_batched_tokens=STEP_TOKENS,
+        max_num_scheduled_tokens=None,
+        enable_chunked_prefill=True,
+        long_prefill_token_threshold=CHUNK_TOKENS,
+        long_prefill_token_threshold_adaptive=False,
+        prefill_schedule_interval=1,
+        scheduler_reserve_full_isl=True,
+        watermark=0.0,
+        async_scheduling=False,
     )
 
 
