@@ -1,4 +1,4 @@
-"""vLLM's scheduler in the laws of the kit: sound as it is, and with planted defects, each of which is found."""
+"""vLLM's scheduler under the laws of the kit: they hold, and each planted defect is found."""
 
 from __future__ import annotations
 
