@@ -97,7 +97,7 @@ class SchedulerRun:
         self.scheduler = self.cache.scheduler
         self.scheduler.kv_event_publisher = SimpleNamespace(publish=self._count_evictions)
         # Each check is several verbs after the one before it.
-        self._view = BlockView(self.cache, config, itertools.count(step=2).__next__)
+        self._view = BlockView(self.cache, config, itertools.count(step=2).__next__, checks_computed=True)
         self._view.verb = "a step"
         self._draws = random.Random(seed)
         self._running: dict[str, RunningRequest] = {}
