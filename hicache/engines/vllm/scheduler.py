@@ -28,7 +28,6 @@ from hicache.testing.violation import ViolationError, violation
 from hicache.types import SHARED, Component, Key, Slots
 
 MODULE = "hicache.engines.vllm.scheduler"
-SCHEDULER = "vllm.v1.core.sched.scheduler"
 POLICIES = ("fcfs", "priority")
 
 BLOCKS = 24
@@ -224,15 +223,20 @@ def sampling_parameters(output_tokens: int) -> SimpleNamespace:
     )
 
 
-def open_scheduler(config: GeometricConfig, blocks: int, policy: str) -> Any:
-    """An idle scheduler of vLLM, with an empty cache."""
+def import_scheduler() -> Any:
+    """The class of vLLM's scheduler."""
     base = import_from(f"{CONNECTOR}.base")
     # Two packages are imported without their own `__init__`: the names that the scheduler takes from them.
     for name in ("KVConnectorBase_V1", "KVConnectorRole", "SupportsHMA"):
         setattr(sys.modules[CONNECTOR], name, getattr(base, name))
     vars(sys.modules["vllm.v1.structured_output"])["StructuredOutputManager"] = Stub
+    return import_from("vllm.v1.core.sched.scheduler").Scheduler
+
+
+def open_scheduler(config: GeometricConfig, blocks: int, policy: str) -> Any:
+    """An idle scheduler of vLLM, with an empty cache."""
     geometry = config.geometry
-    return import_from(SCHEDULER).Scheduler(
+    return import_scheduler()(
         _engine_config(blocks, policy),
         cache_groups(config, blocks),
         SimpleNamespace(accept_tokens=lambda *_: True),

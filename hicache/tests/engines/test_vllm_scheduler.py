@@ -55,7 +55,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
 
 def frees_shared_blocks_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A preempted request gives up a shared block twice, so that it is freed while another request has it."""
-    (cls,) = import_from(scheduler.SCHEDULER, "Scheduler")
+    cls = scheduler.import_scheduler()
     sound = cls._preempt_request
 
     def preempt(self: Any, request: Any, *arguments: Any, **named: Any) -> None:
