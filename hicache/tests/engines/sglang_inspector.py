@@ -203,7 +203,7 @@ class InspectedTree(ReferenceTree):
 
     @component_protected_size_.setter
     def component_protected_size_(self, sizes: Mapping[Any, int]) -> None:
-        """As above."""
+        """The same for its counters of locked slots."""
 
 
 def inspected_class() -> Any:

@@ -54,11 +54,11 @@ def load_tests(source: Path, cache: str) -> ModuleType:
 
 
 class Outcomes(unittest.TestResult):
-    """The outcome of each test by its name, `Class.test`, and of a failure its message. `told`: gets each at once."""
+    """Calls `report` with the name of each test, `Class.test`, its outcome, and the message of a failure."""
 
-    def __init__(self, told: Callable[[str, str, str], object]) -> None:
+    def __init__(self, report: Callable[[str, str, str], object]) -> None:
         super().__init__()
-        self.told = told
+        self.report = report
         self.outcome = (PASSED, "")
 
     def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802 - the names are unittest's
@@ -79,7 +79,7 @@ class Outcomes(unittest.TestResult):
 
     def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         super().stopTest(test)
-        self.told(name_of(test), *self.outcome)
+        self.report(name_of(test), *self.outcome)
 
 
 def name_of(test: unittest.TestCase) -> str:
@@ -87,12 +87,12 @@ def name_of(test: unittest.TestCase) -> str:
     return ".".join(test.id().split(".")[-2:])
 
 
-def run(module: ModuleType, pattern: str, told: Callable[[str, str, str], object]) -> None:
+def run(module: ModuleType, pattern: str, report: Callable[[str, str, str], object]) -> None:
     """Run the tests of a module whose names match a pattern, and tell the outcome of each."""
     chosen = unittest.TestSuite(
         test for test in _tests(unittest.defaultTestLoader.loadTestsFromModule(module), pattern)
     )
-    chosen.run(Outcomes(told))
+    chosen.run(Outcomes(report))
 
 
 def _tests(suite: unittest.TestSuite, pattern: str) -> Iterator[unittest.TestCase]:
